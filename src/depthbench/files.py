@@ -1,0 +1,79 @@
+"""Writing files so that a kill at any moment leaves the old file or the new one, never half of either."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from depthbench.errors import UserError
+
+
+def write_with(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Write beside `path`, flush to disk, then replace `path` in one step. On failure nothing at `path` changes."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(beside, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Atomically write `content` to `path`."""
+    write_with(path, lambda file: void(file.write(content)))
+
+
+def write_text(path: Path, content: str) -> None:
+    """Atomically write `content` as UTF-8 to `path`."""
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Atomically write `content` as indented JSON; non-finite numbers are refused, since JSON has none."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file. Raises `UserError` naming the file if it is missing, unreadable or not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON ({error}); restore it or delete it") from error
+
+
+def canonical_json(content: Any) -> str:
+    """One text for one content: sorted keys, no spaces, no non-finite numbers. The basis of content hashes."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def content_hash(content: Any) -> str:
+    """sha256 (hex) of the canonical JSON of `content`."""
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+
+def make_folder(path: Path) -> Path:
+    """Create `path` and its parents. Raises `UserError` if it cannot be created or written to."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".writable.{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"cannot write to {path}: {error.strerror or error}; choose another folder") from error
+    return path
+
+
+def void(_: object) -> None:
+    """Drop a value: for writers whose byte count nobody needs."""

@@ -1,0 +1,1 @@
+"""The LLaMA-style backbone that every design shares."""

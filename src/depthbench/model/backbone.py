@@ -1,0 +1,185 @@
+"""The parts every design shares: RMSNorm, rotary positions, grouped-query attention and SwiGLU. None of them knows a design.
+
+Shape suffixes: B batch, T positions, D d_model, H query heads, K key-value heads, G query heads a key-value head (H = K·G),
+C head_dim, F d_ff.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from depthbench.shape import ModelShape
+
+NORM_EPS = 1e-6
+ROPE_THETA = 10_000.0
+
+
+def at_least_fp32(x: Tensor) -> Tensor:
+    """`x` in fp32, or unchanged if it is already that precise: "fp32" here never takes float64 away."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+class Sublayer(Protocol):
+    """The bare function of a sublayer, without norm or residual: `[B, T, D]` to `[B, T, D]`."""
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """Apply the sublayer."""
+        ...
+
+
+class RMSNorm(nn.Module):
+    """`x / sqrt(mean(x²) + eps) · gain` over the last dimension, computed in fp32 or better. `gain` is `[width]`, ones at init."""
+
+    def __init__(self, width: int, eps: float = NORM_EPS) -> None:
+        super().__init__()
+        self.eps = eps
+        self.gain = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., width]` to the same shape, fp32 or better: whoever multiplies it next chooses the precision."""
+        x = at_least_fp32(x)
+        return F.rms_norm(x, self.gain.shape, self.gain, self.eps)
+
+
+class LayerNorm(nn.Module):
+    """Mean-centred norm with a gain and no bias (biased variance), computed in fp32 or better."""
+
+    def __init__(self, width: int, eps: float = NORM_EPS) -> None:
+        super().__init__()
+        self.eps = eps
+        self.gain = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., width]` to the same shape."""
+        return F.layer_norm(at_least_fp32(x), self.gain.shape, self.gain, None, self.eps)
+
+
+class Rope(NamedTuple):
+    """The rotation of every position: cosines and sines `[T, C]`."""
+
+    cos_TC: Tensor
+    sin_TC: Tensor
+
+    def rotate(self, x_BHTC: Tensor) -> Tensor:
+        """Turn each pair (k, k + C/2) of a head by its position's angle."""
+        left, right = x_BHTC.chunk(2, dim=-1)
+        turned = x_BHTC * self.cos_TC + torch.cat((-right, left), dim=-1) * self.sin_TC
+        return turned.to(x_BHTC.dtype)
+
+
+def rope_table(length: int, head_dim: int, *, like: Tensor, theta: float = ROPE_THETA) -> Rope:
+    """Rotations of positions 0 … length-1 on the device of `like`, in its precision or fp32.
+
+    Made anew for each pass rather than kept as a buffer: a buffer would be lost when a meta-device model is materialised, and
+    would keep fp32 angles in a model turned to float64.
+    """
+    dtype = at_least_fp32(like[:0]).dtype
+    exponent = torch.arange(0, head_dim, 2, device=like.device, dtype=dtype) / head_dim
+    angle = torch.arange(length, device=like.device, dtype=dtype)[:, None] * theta**-exponent
+    angle = torch.cat((angle, angle), dim=-1)
+    return Rope(angle.cos(), angle.sin())
+
+
+class Heads(NamedTuple):
+    """Queries `[B, H, T, C]`, keys and values `[B, K, T, C]`, before rotary positions."""
+
+    q_BHTC: Tensor
+    k_BKTC: Tensor
+    v_BKTC: Tensor
+
+
+class Attention(nn.Module):
+    """Causal softmax attention, `1/sqrt(head_dim)` scale, grouped key-value heads, no biases."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv_heads, self.head_dim = shape.n_heads, shape.n_kv_heads, shape.head_dim
+        self.q = nn.Linear(shape.d_model, shape.d_model, bias=False)
+        self.k = nn.Linear(shape.d_model, shape.kv_width, bias=False)
+        self.v = nn.Linear(shape.d_model, shape.kv_width, bias=False)
+        self.o = nn.Linear(shape.d_model, shape.d_model, bias=False)
+
+    def heads(self, x_BTD: Tensor) -> Heads:
+        """The queries, keys and values of `x`, before rotary positions."""
+
+        def split(y: Tensor, n: int) -> Tensor:
+            return y.view(*y.shape[:-1], n, self.head_dim).transpose(1, 2)
+
+        return Heads(
+            split(self.q(x_BTD), self.n_heads),
+            split(self.k(x_BTD), self.n_kv_heads),
+            split(self.v(x_BTD), self.n_kv_heads),
+        )
+
+    def attend(self, heads: Heads, rope: Rope, own_keys: Sequence[Tensor] = (), own_values: Sequence[Tensor] = ()) -> Tensor:
+        """Attend to earlier positions and, in the same softmax, to extra slots that belong to the query's own position.
+
+        `own_keys` and `own_values` hold one `[B, K, T, C]` a slot; position t sees row t of each and no rotation is applied to
+        them. Returns `[B, T, D]`.
+        """
+        q_BHTC, k_BKTC = rope.rotate(heads.q_BHTC), rope.rotate(heads.k_BKTC)
+        if own_keys:
+            y_BHTC = joint_attention(q_BHTC, k_BKTC, heads.v_BKTC, own_keys, own_values)
+        else:
+            grouped = self.n_kv_heads != self.n_heads
+            y_BHTC = F.scaled_dot_product_attention(q_BHTC, k_BKTC, heads.v_BKTC, is_causal=True, enable_gqa=grouped)
+        out: Tensor = self.o(y_BHTC.transpose(1, 2).flatten(2))
+        return out
+
+
+def joint_attention(
+    q_BHTC: Tensor, k_BKTC: Tensor, v_BKTC: Tensor, own_keys: Sequence[Tensor], own_values: Sequence[Tensor]
+) -> Tensor:
+    """One softmax over the causal positions and the query's own slots. Returns `[B, H, T, C]`."""
+    n_heads, n_kv_heads, length = q_BHTC.shape[1], k_BKTC.shape[1], q_BHTC.shape[2]
+    q_BKGTC = q_BHTC.reshape(-1, n_kv_heads, n_heads // n_kv_heads, *q_BHTC.shape[2:]) * q_BHTC.shape[-1] ** -0.5
+    future_TT = torch.ones(length, length, dtype=torch.bool, device=q_BHTC.device).triu(1)
+    sequence_BKGTT = at_least_fp32(q_BKGTC @ k_BKTC.unsqueeze(2).transpose(-1, -2))
+    own_BKGTS = at_least_fp32(torch.stack([(q_BKGTC * k.unsqueeze(2)).sum(-1) for k in own_keys], dim=-1))
+    logits = torch.cat((sequence_BKGTT.masked_fill(future_TT, float("-inf")), own_BKGTS), dim=-1)
+    p = logits.softmax(-1).to(v_BKTC.dtype)
+    y_BKGTC = p[..., :length] @ v_BKTC.unsqueeze(2)
+    for slot, v in enumerate(own_values):
+        y_BKGTC = torch.addcmul(y_BKGTC, p[..., length + slot, None], v.unsqueeze(2))
+    return y_BKGTC.flatten(1, 2)
+
+
+@dataclass(frozen=True)
+class AttentionSublayer:
+    """An attention sublayer bound to the positions of one pass. Called, it attends; a design that needs more takes it apart."""
+
+    attention: Attention
+    rope: Rope
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """Plain causal attention of `x`, `[B, T, D]` to `[B, T, D]`."""
+        return self.attend(self.heads(x))
+
+    def heads(self, x: Tensor) -> Heads:
+        """Queries, keys and values before rotary positions."""
+        return self.attention.heads(x)
+
+    def attend(self, heads: Heads, own_keys: Sequence[Tensor] = (), own_values: Sequence[Tensor] = ()) -> Tensor:
+        """Attention with extra keys and values for each position's own use (see `Attention.attend`)."""
+        return self.attention.attend(heads, self.rope, own_keys, own_values)
+
+
+class SwiGLU(nn.Module):
+    """`down(silu(gate(x)) · up(x))`, no biases."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.gate = nn.Linear(shape.d_model, shape.d_ff, bias=False)
+        self.up = nn.Linear(shape.d_model, shape.d_ff, bias=False)
+        self.down = nn.Linear(shape.d_ff, shape.d_model, bias=False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """`[B, T, D]` to `[B, T, D]`."""
+        y: Tensor = self.down(F.silu(self.gate(x_BTD)) * self.up(x_BTD))
+        return y

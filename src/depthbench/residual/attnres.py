@@ -1,0 +1,141 @@
+"""Full Attention Residuals [2603.15031]: every sublayer reads a softmax mix over all earlier outputs; nothing is added up.
+
+Sources are `v_0`, the embedding, and `v_{j+1}`, the raw output of sublayer j. Sublayer i ≥ 1 reads
+
+    h_i = Σ_{j ≤ i} p_j v_j,   p = softmax_j(q_i · RN_i(v_j)),   y = F(RN(h_i)),
+
+sublayer 0 reads the embedding, and the close mixes all 2M+1 sources with a query and key gain of its own. There is no
+`1/sqrt(d)` unless the option asks for it.
+
+At initial weights (`q_i = 0`, a uniform mix) the network equals Pre-LN up to the norms' eps. With eps 1e-6 the difference is large
+all the same: a mean over many sources of size 0.02 has a mean square near eps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from depthbench.model.backbone import NORM_EPS, RMSNorm
+from depthbench.residual.protocol import Link, Residual
+from depthbench.shape import ModelShape
+
+
+@dataclass(frozen=True)
+class AttnResOptions:
+    """`scale`: divide the logits by `sqrt(d)`."""
+
+    scale: bool = False
+
+
+class Source(NamedTuple):
+    """A vector `[B, T, d]` that later sublayers may read, and `1 / rms` of it, `[B, T]`, computed once for all readers."""
+
+    value: Tensor
+    rrms: Tensor
+
+
+def source(value: Tensor, eps: float) -> Source:
+    """A source with its norm."""
+    return Source(value, torch.rsqrt(value.square().mean(-1) + eps))
+
+
+class DepthMix(nn.Module):
+    """The softmax mix over sources: a query (zeros at init) and the gain of the key norm (ones)."""
+
+    def __init__(self, d_model: int, scale: bool) -> None:
+        super().__init__()
+        self.factor = d_model**-0.5 if scale else 1.0
+        self.query = nn.Parameter(torch.zeros(d_model))
+        self.key_gain = nn.Parameter(torch.ones(d_model))
+
+    def weights(self, sources: Sequence[Source]) -> Tensor:
+        """`p`, `[B, T, number of sources]`."""
+        # q · (v·g / rms) = (v · (q·g)) / rms: one product a source, and no normed copy of it is ever kept
+        probe = self.query * self.key_gain * self.factor
+        return torch.stack([(v @ probe) * rrms for v, rrms in sources], dim=-1).softmax(-1)
+
+    def forward(self, sources: Sequence[Source]) -> Tensor:
+        """`h`, `[B, T, d]`. The sources are never stacked, so memory for training grows with their number, not its square."""
+        p = self.weights(sources).unsqueeze(-2).unbind(-1)
+        mixed = p[0] * sources[0].value
+        for weight, (value, _) in zip(p[1:], sources[1:], strict=True):
+            mixed = torch.addcmul(mixed, weight, value)
+        return mixed
+
+
+class MixLink(Link):
+    """Reads a depth mix; what it reads from and how it writes is left to the two designs of the family."""
+
+    def __init__(self, d_model: int, i: int, scale: bool) -> None:
+        super().__init__()
+        self.eps, self.i = NORM_EPS, i
+        self.norm = RMSNorm(d_model)
+        self.mix = DepthMix(d_model, scale) if i > 0 else None
+
+    def sources(self, state: Any) -> Sequence[Source]:
+        """The sources of a state, oldest first."""
+        raise NotImplementedError
+
+    def read(self, state: Any) -> Tensor:
+        """`RN(h_i)`; the embedding for sublayer 0."""
+        sources = self.sources(state)
+        x: Tensor = self.norm(sources[0].value if self.mix is None else self.mix(sources))
+        return x
+
+
+class AttnResLink(MixLink):
+    """The state is the tuple of sources."""
+
+    def sources(self, state: tuple[Source, ...]) -> Sequence[Source]:
+        """All of them."""
+        return state
+
+    def write(self, state: tuple[Source, ...], y: Tensor) -> tuple[Source, ...]:
+        """`y` becomes the newest source."""
+        return (*state, source(y, self.eps))
+
+
+class AttnRes(Residual):
+    """State: all sources so far, 2M+1 in the end."""
+
+    key = "attnres"
+    family = "cross-layer"
+    equation = "x_i = Σ_{j≤i} softmax_j(q_i · RN_i(v_j))·v_j;  v_{i+1} = F(RN(x_i));  v_0 = embedding"
+    source = "2603.15031"
+    Options: ClassVar[type[Any]] = AttnResOptions
+
+    def __init__(self, shape: ModelShape, options: Any = None) -> None:
+        super().__init__(shape, options)
+        self.eps = NORM_EPS
+        self.mix = DepthMix(shape.d_model, self.options.scale)
+
+    def open(self, embedding: Tensor) -> Any:
+        """The embedding as the only source."""
+        return (source(embedding, self.eps),)
+
+    def link(self, i: int) -> Link:
+        """A query and a key gain for every sublayer but the first."""
+        return AttnResLink(self.shape.d_model, i, self.options.scale)
+
+    def close(self, state: Any) -> Tensor:
+        """One more mix over all sources."""
+        hidden: Tensor = self.mix(state)
+        return hidden
+
+    def own_parameters(self) -> int:
+        """`4M·d`: a query and a key gain for 2M-1 sublayers and the close."""
+        return 4 * self.shape.n_layers * self.shape.d_model
+
+    def own_flops(self, context: int) -> float:
+        """`2d` for each logit and `2d` for each source of every mix: sublayer i ≥ 1 has i+1 sources, the close 2M+1."""
+        sources = sum(range(2, self.shape.n_sublayers + 1)) + self.shape.n_sublayers + 1
+        return 4.0 * self.shape.d_model * sources
+
+    def state_elements(self) -> int:
+        """All sources and their norms, once the last sublayer has written."""
+        return (self.shape.n_sublayers + 1) * (self.shape.d_model + 1)

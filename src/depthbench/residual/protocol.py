@@ -1,0 +1,117 @@
+"""What a residual design is: how sublayers are wired together. Nothing else in the model knows which design it runs.
+
+A model of M blocks has 2M sublayers, numbered i = 0 … 2M-1 (even: attention, odd: feed-forward); sublayer i lies in block i // 2.
+A design opens the embedding into a state, wires every sublayer with a `Link` that reads the sublayer's input from the state and
+writes its output back, and closes the state into the hidden vector that the final norm and the head receive.
+
+A state is a tensor or a named tuple of tensors and tuples of tensors. Nothing in it mixes positions, so decoding needs only the
+attention cache.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from depthbench.model.backbone import Sublayer, at_least_fp32
+from depthbench.shape import ModelShape
+
+State = Any
+
+
+def full_precision(x: Tensor) -> AbstractContextManager[Any]:
+    """Autocast off: residual states and mixing coefficients stay fp32 while the sublayers run in bf16."""
+    kind = x.device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
+
+
+def any_tensor(state: State) -> Tensor:
+    """Some tensor of a state, to learn its device from."""
+    while not isinstance(state, Tensor):
+        state = next(part for part in state if isinstance(part, Tensor) or (isinstance(part, tuple) and part))
+    return state
+
+
+class Link(nn.Module):
+    """The wiring of one sublayer. Owns that sublayer's norms and mixing parameters.
+
+    `no_decay` names the link's own parameters that weight decay leaves alone.
+    """
+
+    no_decay: ClassVar[tuple[str, ...]] = ()
+
+    def read(self, state: State) -> Tensor:
+        """What the sublayer sees: `[B, T, d]`."""
+        raise NotImplementedError
+
+    def write(self, state: State, y: Tensor) -> State:
+        """The state after the sublayer has put out `y`, `[B, T, d]`."""
+        raise NotImplementedError
+
+    def forward(self, state: State, sublayer: Sublayer) -> State:
+        """`write(state, sublayer(read(state)))`. Override only if the sublayer needs more than `x`, or to share work."""
+        with full_precision(any_tensor(state)):
+            x = self.read(state)
+        y = sublayer(x)
+        with full_precision(y):
+            return self.write(state, at_least_fp32(y))
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """A design without options."""
+
+
+class Residual(nn.Module):
+    """A residual design for one model: opens the state, makes the links, closes the state.
+
+    Class attributes describe the design to `depthbench designs`; `Options` is a frozen dataclass of its options. Parameters
+    that are not `nn.Linear` weights take their initial values in `__init__`, deterministically.
+    """
+
+    key: ClassVar[str] = ""
+    family: ClassVar[str] = "user"
+    equation: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    Options: ClassVar[type[Any]] = NoOptions
+    no_decay: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, shape: ModelShape, options: Any = None) -> None:
+        super().__init__()
+        self.shape = shape
+        self.options = self.Options() if options is None else options
+
+    def open(self, embedding: Tensor) -> State:
+        """`[B, T, d]` to whatever the design carries. Default: the stream itself."""
+        return embedding
+
+    def link(self, i: int) -> Link:
+        """Make the wiring of sublayer `i`, 0 ≤ i < 2M. Called once a sublayer, when the model is built."""
+        raise NotImplementedError
+
+    def close(self, state: State) -> Tensor:
+        """The state after the last sublayer to `[B, T, d]`, before the final norm. Default: the stream itself."""
+        hidden: Tensor = state
+        return hidden
+
+    def weight_scale(self, role: str) -> float:
+        """What multiplies a backbone matrix after the common init; `role` is one of q, k, v, o, gate, up, down."""
+        return 1.0
+
+    def own_parameters(self) -> int | None:
+        """Parameters beyond those of `preln` at the same shape, by formula; None: no formula, they are counted."""
+        return None
+
+    def own_flops(self, context: int) -> float:
+        """Forward FLOPs a token of the design itself (2 a multiply-add; products only, no norms or activations)."""
+        return 0.0
+
+    def state_elements(self) -> int:
+        """Numbers a token that the state holds at its widest, between two sublayers."""
+        return self.shape.d_model
