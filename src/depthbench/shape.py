@@ -184,9 +184,10 @@ class Budget:
                 high = middle
         found = min((self.shape_at(n_layers, k * step) for k in (low, high)), key=lambda s: (abs(self.miss(s)), s.d_model))
         if found.d_model == step and self.miss(found) > self.tolerance:
+            needed = human(self.counted(found))
             raise UserError(
-                f"a {self.match} budget of {human(self.count)} is too small for {n_layers} layers with {self.n_heads} heads: the"
-                f" narrowest width {step} already takes {human(self.counted(found))}; use fewer layers, fewer heads or a larger budget"
+                f"a {self.match} budget of {human(self.count)} is too small for {n_layers} layers with {self.n_heads} heads: even"
+                f" width {step} takes {needed}; use fewer layers, fewer heads or a larger budget"
             )
         return found
 

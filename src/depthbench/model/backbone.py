@@ -105,6 +105,10 @@ class Attention(nn.Module):
         self.v = nn.Linear(shape.d_model, shape.kv_width, bias=False)
         self.o = nn.Linear(shape.d_model, shape.d_model, bias=False)
 
+    def forward(self, x_BTD: Tensor, rope: Rope) -> Tensor:
+        """Plain causal attention, `[B, T, D]` to `[B, T, D]`."""
+        return self.attend(self.heads(x_BTD), rope)
+
     def heads(self, x_BTD: Tensor) -> Heads:
         """The queries, keys and values of `x`, before rotary positions."""
 
@@ -159,7 +163,8 @@ class AttentionSublayer:
 
     def __call__(self, x: Tensor, /) -> Tensor:
         """Plain causal attention of `x`, `[B, T, D]` to `[B, T, D]`."""
-        return self.attend(self.heads(x))
+        y: Tensor = self.attention(x, self.rope)
+        return y
 
     def heads(self, x: Tensor) -> Heads:
         """Queries, keys and values before rotary positions."""

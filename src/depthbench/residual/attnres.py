@@ -107,6 +107,7 @@ class AttnRes(Residual):
     family = "cross-layer"
     equation = "x_i = Σ_{j≤i} softmax_j(q_i · RN_i(v_j))·v_j;  v_{i+1} = F(RN(x_i));  v_0 = embedding"
     source = "2603.15031"
+    state_grows = True
     Options: ClassVar[type[Any]] = AttnResOptions
 
     def __init__(self, shape: ModelShape, options: Any = None) -> None:

@@ -68,8 +68,8 @@ class MHCLink(Link):
         n = self.n
         x = state.flatten(-2)
         z = (x @ self.phi) * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
-        pre, post, res = torch.split(z, (n, n, n * n), dim=-1)
-        b_pre, b_post, b_res = torch.split(self.bias, (n, n, n * n))
+        pre, post, res = torch.split(z, [n, n, n * n], dim=-1)
+        b_pre, b_post, b_res = torch.split(self.bias, [n, n, n * n])
         h_pre = torch.sigmoid(self.g_pre * pre + b_pre)
         h_post = 2 * torch.sigmoid(self.g_post * post + b_post)
         return h_pre, h_post, sinkhorn((self.g_res * res + b_res).view(*res.shape[:-1], n, n))

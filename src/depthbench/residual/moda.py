@@ -83,6 +83,7 @@ class MoDA(Residual):
     family = "cross-layer"
     equation = "x ← x + F(RN(x)); attention of block l: one softmax over causal K, V and the token's own 2l depth slots"
     source = "2603.15619"
+    state_grows = True
 
     def open(self, embedding: Tensor) -> MoDAState:
         """The embedding and an empty cache."""

@@ -81,11 +81,20 @@ class Residual(nn.Module):
     source: ClassVar[str] = ""
     Options: ClassVar[type[Any]] = NoOptions
     no_decay: ClassVar[tuple[str, ...]] = ()
+    state_grows: ClassVar[bool] = False  # whether the state gains tensors from sublayer to sublayer
 
     def __init__(self, shape: ModelShape, options: Any = None) -> None:
         super().__init__()
         self.shape = shape
         self.options = self.Options() if options is None else options
+
+    @classmethod
+    def exempt_from_decay(cls, shape: ModelShape) -> set[str]:
+        """Names of the parameters that weight decay leaves alone, as the modules of a design declare them."""
+        with torch.device("meta"):
+            residual = cls(shape)
+            links = [residual.link(i) for i in range(min(shape.n_sublayers, 3))]
+        return {name for module in (residual, *links) for name in module.no_decay}
 
     def open(self, embedding: Tensor) -> State:
         """`[B, T, d]` to whatever the design carries. Default: the stream itself."""

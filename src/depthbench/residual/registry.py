@@ -19,6 +19,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from depthbench.errors import UserError, unknown
 from depthbench.residual.attnres import AttnRes
 from depthbench.residual.attnres_block import AttnResBlock
+from depthbench.residual.check import check_protocol
 from depthbench.residual.deepnorm import DeepNorm
 from depthbench.residual.hc import HC
 from depthbench.residual.keel import Keel
@@ -49,6 +50,11 @@ def find_design(name: str) -> type[Residual]:
         except ImportError as error:
             raise UserError(f"design {name!r} is installed but cannot be imported: {error}") from error
     raise unknown("design", name, [*BUILT_IN, *installed])
+
+
+def list_designs() -> dict[str, type[Residual]]:
+    """The built-in designs and the installed ones, by name."""
+    return BUILT_IN | {point.name: find_design(point.name) for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def _from_file(name: str) -> type[Residual]:
@@ -96,7 +102,10 @@ def _need_residual(value: object, name: str) -> type[Residual]:
 def make_residual(name: str, shape: ModelShape, options: dict[str, Any]) -> Residual:
     """The design called `name` for one shape. Option values may be text, as they come from a command line."""
     design = find_design(name)
-    return design(shape, read_options(design, name, options))
+    filled = read_options(design, name, options)
+    if design not in BUILT_IN.values():
+        check_protocol(design, filled)  # type: ignore[arg-type]  # a class is hashable
+    return design(shape, filled)
 
 
 def read_options(design: type[Residual], name: str, given: dict[str, Any]) -> Any:

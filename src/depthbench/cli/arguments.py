@@ -1,0 +1,274 @@
+"""The verbs of the command line and their options. Nothing here imports torch, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional, subcommand
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The shapes that meet a parameter budget, with exact counts.
+
+    Example: depthbench shapes --budget 405M --n-layers 16 24 32 --heads 16 --vocab-size 50280
+    """
+
+    budget: str = ""
+    """Parameters to meet: 405M, 1.615B."""
+    n_layers: tuple[int, ...] = ()
+    """Layer counts, a shape each."""
+    heads: int = 16
+    """Query heads."""
+    kv_heads: int = 0
+    """Key-value heads; 0 for as many as query heads."""
+    vocab_size: int = 50_280
+    """Entries of the vocabulary; embedding and head are untied."""
+    context: int = 2048
+    """Tokens of context."""
+    d_ff_ratio: str = "8/3"
+    """d_ff over d_model before rounding up: a number or a fraction."""
+    match: str = "total"
+    """What the budget counts: total, or backbone (blocks alone)."""
+    suite: str = ""
+    """A published suite instead of a budget: 400m, backbone-300m, ladder, 1.6b."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass(frozen=True)
+class Designs:
+    """The residual designs: key, family, equation, options, extra parameters.
+
+    Example: depthbench designs hc
+    """
+
+    design: Annotated[Positional[str], tyro.conf.arg(metavar="DESIGN")] = ""
+    """One design to show in full: a key, path/to/file.py:Class, or an entry point. All of them if left out."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass(frozen=True)
+class DataPrepare:
+    """Turn text into token files with a manifest. Can be interrupted and repeated.
+
+    Example: depthbench data prepare notes/ book.txt.gz --tokenizer bytes --out data/mine
+    """
+
+    sources: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="SOURCE [SOURCE ...]")]
+    """Files or folders (.txt .md .py .jsonl, each also .gz), or stdlib."""
+    out: Path = field(default_factory=lambda: Path("data"))
+    """Folder for the token files."""
+    tokenizer: str = "bytes"
+    """How text becomes tokens."""
+    validation_fraction: float = 0.05
+    """Share of documents, by hash, that is kept for validation."""
+    workers: int = 0
+    """Processes; 0 to choose by size."""
+    json: bool = False
+    """Print the summary as JSON."""
+
+
+@dataclass(frozen=True)
+class DataShow:
+    """What a folder of token files holds.
+
+    Example: depthbench data show data/mine --verify
+    """
+
+    folder: Annotated[Positional[Path], tyro.conf.arg(metavar="FOLDER")]
+    """A folder that `data prepare` made."""
+    verify: bool = False
+    """Hash every token file again."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Where and how to run. None of it changes what is computed, beyond rounding."""
+
+    device: str = "cpu"
+    """cpu, cuda, cuda:1 or mps."""
+    threads: int = 0
+    """CPU threads a run; 0 to choose by size."""
+    micro_batch_size: int = 0
+    """Sequences at a time, with gradients accumulated to the whole batch; 0 for all at once."""
+    compile: bool = False
+    """Compile with torch.compile (needs a C++ compiler on CPU)."""
+    fused: bool | None = None
+    """Fused AdamW; by default where the device has it."""
+    checkpoint_steps: int = 0
+    """Also save every so many updates; 0 for by time alone."""
+    checkpoint_seconds: float = 30.0
+    """Save every so many seconds; 0 for by updates alone."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train one model in one run folder. Can be interrupted and repeated.
+
+    Example: depthbench train --design hc --n-layers 8 --d-model 64 --steps 300
+    """
+
+    design: str = "preln"
+    """A key of `depthbench designs`, path/to/file.py:Class, or an entry point; options as hc[streams=2]."""
+    n_layers: int = 6
+    """Blocks."""
+    d_model: int = 64
+    """Width."""
+    heads: int = 4
+    """Query heads."""
+    kv_heads: int = 0
+    """Key-value heads; 0 for as many as query heads."""
+    d_ff: int = 0
+    """Feed-forward width; 0 for 8/3 of d_model, rounded up to a multiple of 16."""
+    context: int = 128
+    """Tokens a sequence."""
+    vocab_size: int = 0
+    """Entries of the vocabulary; 0 for that of the data."""
+    learning_rate: float = 4e-3
+    """Peak of the schedule."""
+    steps: int = 400
+    """Updates."""
+    batch_size: int = 16
+    """Sequences an update."""
+    seed: int = 0
+    """Initial weights and order of the data."""
+    weight_decay: float = 0.1
+    """AdamW weight decay."""
+    decay: str = "all"
+    """What decays: all, or matrices (exempts gains, biases and other vectors)."""
+    precision: str = "fp32"
+    """fp32, or bf16 for autocast over fp32 weights."""
+    validation_every: int = 0
+    """Also validate every so many updates."""
+    validation_windows: int = 512
+    """Windows to validate on; 0 for all."""
+    data: str = "stdlib"
+    """A folder that `data prepare` made, or a source to prepare in the cache."""
+    out: Path = field(default_factory=lambda: Path("runs/train"))
+    """Folder for the run; several runs may share it."""
+    json: bool = False
+    """Print the result as JSON."""
+    hardware: Annotated[Hardware, tyro.conf.arg(name="")] = field(default_factory=Hardware)
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """Changes to the study."""
+
+    designs: tuple[str, ...] = ()
+    """Designs instead of the study's; options as hc[streams=2]."""
+    n_layers: tuple[int, ...] = ()
+    """Layer counts; widths follow from the study's budget."""
+    learning_rates: tuple[float, ...] = ()
+    """Peak learning rates."""
+    seeds: tuple[int, ...] = ()
+    """Seeds of initial weights and data order."""
+    steps: int | None = None
+    """Updates of every cell."""
+    tokens_per_parameter: float | None = None
+    """Training tokens a parameter of the budget, instead of steps."""
+    batch_size: int | None = None
+    """Sequences an update."""
+    context: int | None = None
+    """Tokens a sequence."""
+    validation_windows: int | None = None
+    """Windows to validate on; 0 for all."""
+    precision: str | None = None
+    """fp32 or bf16."""
+    data: str = ""
+    """A folder that `data prepare` made; default: the study's own source, from the cache."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a study takes: cells, exact parameters, tokens, FLOPs, estimated time. Trains nothing.
+
+    Example: depthbench plan quick --seeds 0 1 2
+    """
+
+    study: Annotated[Positional[str], tyro.conf.arg(metavar="STUDY")]
+    """A study of the catalogue (quick), or my_study.py:study."""
+    changes: Annotated[StudyOptions, tyro.conf.arg(name="")] = field(default_factory=StudyOptions)
+    workers: int = 0
+    """Processes to plan for; 0 for one a core."""
+    flops_per_second: str = ""
+    """Sustained rate of one worker, such as 400T; default: from a matrix product timed here."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Train the cells of a study. Interrupt and repeat at will: what is done stays done.
+
+    Example: depthbench run quick --out runs/quick
+    """
+
+    study: Annotated[Positional[str], tyro.conf.arg(metavar="STUDY")]
+    """A study of the catalogue (quick), or my_study.py:study."""
+    changes: Annotated[StudyOptions, tyro.conf.arg(name="")] = field(default_factory=StudyOptions)
+    out: Path | None = None
+    """Folder for cells and report; default runs/STUDY."""
+    workers: int = 0
+    """Processes, a cell each; 0 to choose: one a core for small cells on CPU, else one."""
+    json: bool = False
+    """Print the summary as JSON."""
+    hardware: Annotated[Hardware, tyro.conf.arg(name="")] = field(default_factory=Hardware)
+
+
+@dataclass(frozen=True)
+class Status:
+    """How the cells of a folder stand.
+
+    Example: depthbench status runs/quick
+    """
+
+    folder: Annotated[Positional[Path], tyro.conf.arg(metavar="FOLDER")]
+    """The --out of a run."""
+    json: bool = False
+    """Print JSON."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results so far: a table here, and results.csv and charts on disk.
+
+    Example: depthbench report runs/quick
+    """
+
+    folder: Annotated[Positional[Path], tyro.conf.arg(metavar="FOLDER")]
+    """The --out of a run."""
+    out: Path | None = None
+    """Folder for the report; default FOLDER/report."""
+    json: bool = False
+    """Print the summary as JSON."""
+
+
+Data = Annotated[DataPrepare, subcommand("prepare")] | Annotated[DataShow, subcommand("show")]
+
+
+@dataclass(frozen=True)
+class DataVerb:
+    """Prepare or show token files."""
+
+    action: Data
+
+
+Verb = (
+    Annotated[Shapes, subcommand("shapes")]
+    | Annotated[Designs, subcommand("designs")]
+    | Annotated[DataVerb, subcommand("data")]
+    | Annotated[Train, subcommand("train")]
+    | Annotated[Plan, subcommand("plan")]
+    | Annotated[Run, subcommand("run")]
+    | Annotated[Status, subcommand("status")]
+    | Annotated[Report, subcommand("report")]
+)
+VERBS = ("shapes", "designs", "data", "train", "plan", "run", "status", "report")

@@ -1,0 +1,60 @@
+"""`depthbench data prepare` and `depthbench data show`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.markup import escape
+
+from depthbench.cli import arguments
+from depthbench.cli.output import console, make_table, print_json
+from depthbench.errors import UserError
+
+
+def prepare(verb: arguments.DataPrepare) -> int:
+    """Make token files."""
+    from depthbench.data import describe
+    from depthbench.data import prepare as prepare_tokens
+
+    if not verb.sources:
+        raise UserError("give at least one file, folder or stdlib, for instance: depthbench data prepare stdlib --out data/stdlib")
+    if verb.workers < 0:
+        raise UserError(f"workers must be at least 1, or 0 to choose, got {verb.workers}")
+    prepare_tokens(
+        list(verb.sources),
+        verb.out,
+        tokenizer=verb.tokenizer,
+        validation_fraction=verb.validation_fraction,
+        workers=verb.workers or None,
+    )
+    return _print(describe(verb.out), verb.json)
+
+
+def show(verb: arguments.DataShow) -> int:
+    """Describe token files."""
+    from depthbench.data import describe
+
+    return _print(describe(verb.folder, verify=verb.verify), verb.json)
+
+
+def _print(facts: dict[str, Any], as_json: bool) -> int:
+    if as_json:
+        print_json(facts)
+        return 0
+    out = console()
+    out.print(f"[bold]{escape(facts['folder'])}[/bold]  tokenizer {facts['tokenizer']['name']}, vocabulary {facts['vocab_size']:,}")
+    table = make_table("", "documents", "tokens", "MB of text", "sha256")
+    for side in ("train", "validation"):
+        split = facts[side]
+        table.add_row(side, f"{split['documents']:,}", f"{split['tokens']:,}", f"{split['bytes'] / 1e6:.2f}", split["sha256"][:16])
+    out.print(table)
+    for source in facts["sources"]:
+        out.print(f"source {escape(source['name'])}: {source['files']:,} files, {source['bytes'] / 1e6:.2f} MB")
+    if facts["skipped"]:
+        out.print(f"skipped {len(facts['skipped'])} files that are not text, listed in manifest.json; the first is")
+        out.print(f"  {escape(facts['skipped'][0]['file'])}: {escape(facts['skipped'][0]['reason'])}")
+    if facts["empty_documents"] or facts["ignored"]:
+        out.print(f"left out {facts['empty_documents']} empty documents and {facts['ignored']} files of other kinds")
+    checked = "every hash checked" if facts["verified"] else "sizes checked; --verify hashes everything"
+    out.print(f"fingerprint {facts['fingerprint'][:16]} ({checked})")
+    return 0

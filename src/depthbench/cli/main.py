@@ -1,0 +1,109 @@
+"""The entry point: parse, call the verb, and turn every mendable error into one line and exit code 2."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+import tyro
+
+from depthbench import __version__
+from depthbench.cli import arguments
+from depthbench.errors import UserError, unknown
+
+DESCRIPTION = """Which shape should a Transformer have, and which residual design turns depth into computation?
+
+Start with: depthbench run quick"""
+
+USER_ERROR = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns the exit code: 0 fine, 1 some cells failed, 2 bad input, 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if words == ["--version"]:
+            print(f"depthbench {__version__}")
+            return 0
+        return call(parse(words))
+    except UserError as error:
+        return complain(str(error))
+    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return complain(f"{where}{error.strerror or error}; what was complete on disk is untouched")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def complain(message: str) -> int:
+    """One line on stderr."""
+    print(f"depthbench: {' '.join(message.split())}", file=sys.stderr)
+    return USER_ERROR
+
+
+def parse(words: list[str]) -> object:
+    """The verb with its options. Raises `UserError` for what cannot be parsed, in one line with the way to the help."""
+    if not words:
+        words = ["--help"]
+    if not words[0].startswith("-") and words[0] not in arguments.VERBS:
+        raise unknown("command", words[0], arguments.VERBS)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(
+                arguments.Verb,  # type: ignore[arg-type]
+                prog="depthbench",
+                description=DESCRIPTION,
+                args=words,
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
+            )
+    except SystemExit as leaving:
+        if leaving.code in (0, None):
+            raise
+        raise UserError(one_line(said.getvalue(), words)) from None
+
+
+def one_line(box: str, words: list[str]) -> str:
+    """The gist of tyro's framed message: what is wrong, the nearest valid option if there is one, and where the help is."""
+    lines = [line.strip("│╭╰─╮╯ \n") for line in box.splitlines()[1:]]
+    lines = [line for line in lines if line]
+    gist = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    suggested = next(
+        (line for before, line in zip(lines, lines[1:], strict=False) if before.startswith(("Perhaps", "Similar"))), ""
+    )
+    hint = f"did you mean {suggested.split()[0]}? " if suggested else ""
+    verb = " ".join(word for word in words[:2] if re.fullmatch("[a-z]+", word) and word in (*arguments.VERBS, "prepare", "show"))
+    return f"{gist}; {hint}see depthbench {verb} --help"
+
+
+def call(verb: object) -> int:
+    """Run a parsed verb. Modules are imported here, when it is known which are needed."""
+    if isinstance(verb, arguments.Shapes | arguments.Designs):
+        from depthbench.cli import catalogue_verbs
+
+        return catalogue_verbs.shapes(verb) if isinstance(verb, arguments.Shapes) else catalogue_verbs.designs(verb)
+    if isinstance(verb, arguments.DataVerb):
+        from depthbench.cli import data_verbs
+
+        action = verb.action
+        return data_verbs.prepare(action) if isinstance(action, arguments.DataPrepare) else data_verbs.show(action)
+    from depthbench.cli import study_verbs
+
+    if isinstance(verb, arguments.Train):
+        return study_verbs.train(verb)
+    if isinstance(verb, arguments.Plan):
+        return study_verbs.plan(verb)
+    if isinstance(verb, arguments.Run):
+        return study_verbs.run(verb)
+    if isinstance(verb, arguments.Status):
+        return study_verbs.status(verb)
+    assert isinstance(verb, arguments.Report)
+    return study_verbs.report(verb)

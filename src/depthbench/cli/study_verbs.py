@@ -1,0 +1,344 @@
+"""`depthbench train`, `plan`, `run`, `status` and `report`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+from types import FrameType
+
+from rich.markup import escape
+
+from depthbench.cli import arguments
+from depthbench.cli.display import make_watcher
+from depthbench.cli.output import console, make_table, print_json
+from depthbench.data import TokenData, default_data, ensure, load_tokenizer
+from depthbench.data.defaults import DEFAULTS
+from depthbench.data.manifest import MANIFEST
+from depthbench.errors import UserError
+from depthbench.files import make_folder
+from depthbench.progress import Progress, duration
+from depthbench.report import write_report
+from depthbench.report.terminal import render
+from depthbench.shape import ModelShape, human, parse_count
+from depthbench.study.catalogue import find_study
+from depthbench.study.cell import Cell, DataPin
+from depthbench.study.override import Overrides, override
+from depthbench.study.plan import CPU_UTILISATION, PlanRow, measured_matmul_rate, plan_rows, total_flops
+from depthbench.study.results import read_results
+from depthbench.study.runner import Report, Runner
+from depthbench.study.store import find_runs, run_folder
+from depthbench.study.study import Study
+from depthbench.study.train_cell import CLAIMED, train_cell
+from depthbench.train.execution import Execution, find_device
+from depthbench.train.loop import StepReport
+from depthbench.train.recipe import Recipe
+
+SMALL_PARAMETERS = 20_000_000  # below this a core trains a cell as fast alone as with help (benchmarks/workers.py)
+UNPREPARED = "not prepared"
+
+
+# --- where the tokens are -------------------------------------------------------------------------------------------
+
+
+def find_tokens(source: str, tokenizer: str) -> Path:
+    """The folder of token files that `source` means: itself, or the cache of a default source, prepared if need be."""
+    folder = Path(source)
+    if (folder / MANIFEST).exists():
+        return folder
+    if source in DEFAULTS:
+        return ensure(source, tokenizer)
+    if folder.exists():
+        raise UserError(f"{source} holds no token files; first: depthbench data prepare {source} --out FOLDER")
+    raise UserError(f"data {source!r} is neither a folder of token files nor one of: {', '.join(DEFAULTS)}")
+
+
+def pin(source: str, data: TokenData) -> DataPin:
+    """What a cell records of its data."""
+    manifest = data.manifest
+    return DataPin(Path(source).name, manifest.tokenizer, manifest.fingerprint, manifest.validation_sha256)
+
+
+def open_study(name: str, changes: arguments.StudyOptions) -> Study:
+    """The study with the command line's changes."""
+    known = {item.name for item in fields(Overrides)}
+    return override(find_study(name), Overrides(**{k: v for k, v in vars(changes).items() if k in known}))
+
+
+# --- how to run -----------------------------------------------------------------------------------------------------
+
+
+def is_small(shapes: Sequence[ModelShape], device: str) -> bool:
+    """Whether single-threaded workers side by side beat one worker with all cores."""
+    return device == "cpu" and max(shape.total_parameters for shape in shapes) <= SMALL_PARAMETERS
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def execution_for(hardware: arguments.Hardware, threads: int) -> Execution:
+    """The execution that the options ask for. Raises `UserError` if the device is missing."""
+    find_device(hardware.device)
+    return Execution(**{**vars(hardware), "threads": hardware.threads or threads})
+
+
+# --- train ----------------------------------------------------------------------------------------------------------
+
+
+def train(verb: arguments.Train) -> int:
+    """One run, in this process."""
+    tokens = find_tokens(verb.data, "bytes")
+    data = TokenData.open(tokens)
+    shape = ModelShape(
+        n_layers=verb.n_layers,
+        d_model=verb.d_model,
+        n_heads=verb.heads,
+        n_kv_heads=verb.kv_heads,
+        d_ff=verb.d_ff,
+        vocab_size=verb.vocab_size or data.manifest.vocab_size,
+        context=verb.context,
+    )
+    wanted = {item.name for item in fields(Recipe)}
+    recipe = Recipe(**{key: value for key, value in vars(verb).items() if key in wanted})
+    study = Study("train", (verb.design,), (verb.learning_rate,), recipe, shapes=(shape,), seeds=(verb.seed,))
+    (cell,) = study.cells(pin(verb.data, data))
+    execution = execution_for(verb.hardware, 1 if is_small([shape], verb.hardware.device) else cores())
+    folder = run_folder(make_folder(verb.out), cell)
+    folder.create(cell)
+    start = folder.state().step
+    with _asked_to_stop() as stopping, Progress(cell.label, recipe.steps, start=start) as progress:
+
+        def show(step: StepReport) -> None:
+            progress.update(step.step, f"step {step.step}/{step.steps}  loss {step.loss:.4f}  {step.tokens_per_second:,.0f} tok/s")
+
+        status = train_cell(folder, data, execution, report=show, notify=warn, should_stop=lambda: bool(stopping))
+    if status == CLAIMED:
+        raise UserError(f"{folder.path} is being trained by another process; wait for it or stop it")
+    if status == "stopped":
+        print(f"stopped and saved; the same command continues. {folder.path}", file=sys.stderr)
+        return 130
+    return _print_result(cell, folder.path, folder.result() or {}, verb.json)
+
+
+def _print_result(cell: Cell, path: Path, result: dict[str, object], as_json: bool) -> int:
+    if as_json:
+        print_json({"run": str(path), **result})
+    elif result["status"] == "diverged":
+        print(f"{cell.label}: diverged at update {result['steps']}\n{path}")
+    else:
+        parameters = result["parameters"]
+        assert isinstance(parameters, dict)
+        print(
+            f"{cell.label}: validation loss {result['loss']:.4f} nats per token, {result['bits_per_byte']:.4f} bits per byte"
+            f" over {result['validation_tokens']:,} tokens\n"
+            f"{human(parameters['total'])} parameters ({human(parameters['backbone'])} backbone), {result['tokens']:,} training"
+            f" tokens in {duration(float(str(result['seconds'])))}\n{path}"
+        )
+    return 0
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[list[int]]:
+    """A list that fills when SIGINT or SIGTERM arrives; a second one ends at once."""
+    heard: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        if heard:
+            raise KeyboardInterrupt
+        heard.append(number)
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def warn(text: str) -> None:
+    """A line on stderr."""
+    print(f"warning: {text}", file=sys.stderr)
+
+
+# --- plan -----------------------------------------------------------------------------------------------------------
+
+
+def plan(verb: arguments.Plan) -> int:
+    """Show what a study takes."""
+    study = open_study(verb.study, verb.changes)
+    cells = study.cells(_planned_pin(study, verb.changes.data))
+    rows = plan_rows(cells)
+    workers = verb.workers or (cores() if is_small(study.solved_shapes(), "cpu") else 1)
+    if verb.flops_per_second:
+        rate, how = parse_count(verb.flops_per_second), "as given"
+    else:
+        rate = CPU_UTILISATION * measured_matmul_rate()
+        how = f"{CPU_UTILISATION:.0%} of a matrix product's rate on one thread here"
+    seconds = total_flops(rows) / rate / workers
+    if verb.json:
+        content = {
+            "study": study.name,
+            "cells": len(cells),
+            "total_flops": total_flops(rows),
+            "rows": [asdict(row) for row in rows],
+        }
+        print_json(content | {"estimated_seconds": seconds, "workers": workers, "flops_per_second": rate})
+        return 0
+    _print_plan(study, cells, rows)
+    out = console()
+    out.print(
+        f"about {duration(seconds)} with {workers} worker{'s' * (workers > 1)} at {human(rate)}FLOP/s each ({how}); a rough figure: designs"
+        " with much mixing run below it"
+    )
+    return 0
+
+
+def _planned_pin(study: Study, data: str) -> DataPin:
+    """The pin of data that is there; planning does not prepare any."""
+    if data:
+        return pin(data, TokenData.open(find_tokens(data, study.tokenizer)))
+    if study.data in DEFAULTS:
+        cached = default_data(study.data, study.tokenizer)
+        if (cached / MANIFEST).exists():
+            return pin(study.data, TokenData.open(cached))
+    load_tokenizer(study.tokenizer)
+    return DataPin(study.data, study.tokenizer, UNPREPARED, UNPREPARED)
+
+
+def _print_plan(study: Study, cells: list[Cell], rows: list[PlanRow]) -> None:
+    out = console()
+    out.print(
+        f"[bold]{escape(study.name)}[/bold]: {escape(study.summary)}" if study.summary else f"[bold]{escape(study.name)}[/bold]"
+    )
+    table = make_table(
+        "design", "layers", "width", "d_ff", "aspect", "backbone", "own", "total", "cells", "updates", "tokens", "FLOPs"
+    )
+    for row in rows:
+        own = f"{row.design_parameters / (row.total_parameters - row.design_parameters):+.1%}" if row.design_parameters else "–"
+        table.add_row(
+            escape(row.design),
+            *map(str, (row.n_layers, row.d_model, row.d_ff)),
+            f"{row.aspect_ratio:.1f}",
+            *(human(row.backbone_parameters), own, human(row.total_parameters)),
+            *(f"{row.cells}", f"{row.steps:,}", human(row.tokens), human(row.flops)),
+        )
+    out.print(table)
+    data = cells[0].data
+    state = "not prepared yet" if data.fingerprint == UNPREPARED else f"fingerprint {data.fingerprint[:12]}"
+    rates = ", ".join(f"{rate:g}" for rate in study.learning_rates)
+    out.print(f"{len(cells)} cells: learning rates {rates}; seeds {', '.join(map(str, study.seeds))}; data {data.source} ({state})")
+    out.print(
+        f"{human(sum(cell.tokens for cell in cells))} tokens and {human(total_flops(rows))} FLOPs in all (matrix products; 2 a multiply-add;"
+        " backward = 2 forward). Tokens and FLOPs a cell; own = the design's parameters beyond Pre-LN."
+    )
+
+
+# --- run ------------------------------------------------------------------------------------------------------------
+
+
+def run(verb: arguments.Run) -> int:
+    """Train a study, then report on it."""
+    study = open_study(verb.study, verb.changes)
+    shapes = study.solved_shapes()
+    study.choices()
+    if verb.workers < 0:
+        raise UserError(f"workers must be at least 1, or 0 to choose, got {verb.workers}")
+    small = is_small(shapes, verb.hardware.device)
+    workers = verb.workers or (cores() if small else 1)
+    execution = execution_for(verb.hardware, 1 if small else max(1, cores() // workers))
+    out = make_folder(verb.out or Path("runs") / study.name)
+    source = verb.changes.data or study.data
+    tokens = find_tokens(source, study.tokenizer)
+    cells = study.cells(pin(source, TokenData.open(tokens)))
+    done = Runner(cells, tokens, out, workers=workers, execution=execution, watcher=make_watcher()).run()
+    return _conclude(study, out, done, verb.json)
+
+
+def _conclude(study: Study, out: Path, done: Report, as_json: bool) -> int:
+    """Report what there is, and say how to go on when something is left."""
+    failed = [item for item in done.ended if item.status == "failed"]
+    rows, missing = read_results(out)
+    if rows:
+        written = write_report(rows, missing, out / "report", title=study.name)
+    if as_json:
+        counts = {status: done.count(status) for status in ("done", "diverged", "failed", "stopped")}
+        print_json({"out": str(out), "already_done": done.already_done, **counts, "interrupted": done.interrupted})
+    elif rows:
+        console().print(render(rows, missing))
+        print("report: " + ", ".join(str(path) for path in written))
+    for item in failed:
+        print(f"failed: {item.cell.label}: {item.error}", file=sys.stderr)
+    if failed:
+        print(f"{len(failed)} of {len(done.ended)} cells failed; the same command tries them again", file=sys.stderr)
+    if done.interrupted:
+        print("interrupted; what ran is saved, and the same command continues", file=sys.stderr)
+        return 130
+    return 1 if failed else 0
+
+
+# --- status and report ----------------------------------------------------------------------------------------------
+
+
+def status(verb: arguments.Status) -> int:
+    """How every cell stands."""
+    entries = []
+    for folder in find_runs(verb.folder):
+        try:
+            cell = folder.cell()
+            label, steps = cell.label, cell.recipe.steps
+        except UserError as error:
+            entries.append(
+                {"run": folder.path.name, "cell": "?", "status": "unreadable", "step": 0, "steps": 0, "note": str(error)}
+            )
+            continue
+        state = folder.state()
+        row = folder.last_row()
+        entry = {"run": folder.path.name, "cell": label, "status": state.status, "step": state.step, "steps": steps}
+        result = folder.result() if state.status == "done" else None
+        note = (
+            f"loss {result['loss']:.4f}"
+            if result
+            else state.note or (f"training loss {row['loss']:.4f}" if row.get("loss") else "")
+        )
+        entries.append(entry | {"note": note})
+    counts = Counter(str(entry["status"]) for entry in entries)
+    if verb.json:
+        print_json({"folder": str(verb.folder), "counts": dict(counts), "cells": entries})
+        return 0
+    table = make_table("cell", "status", "step", "", left=2)
+    for entry in entries:
+        table.add_row(
+            escape(str(entry["cell"])), str(entry["status"]), f"{entry['step']}/{entry['steps']}", escape(str(entry["note"]))
+        )
+    out = console()
+    out.print(table)
+    out.print(", ".join(f"{number} {name}" for name, number in sorted(counts.items())) or "no cells")
+    return 0
+
+
+def report(verb: arguments.Report) -> int:
+    """The results so far, here and on disk."""
+    rows, missing = read_results(verb.folder)
+    if not rows:
+        raise UserError(
+            f"no finished results in {verb.folder} yet ({len(missing)} cells are planned or running); see depthbench status"
+        )
+    written = write_report(rows, missing, make_folder(verb.out or verb.folder / "report"), title=verb.folder.name)
+    if verb.json:
+        print((written_json(written)).read_text(encoding="utf-8"), end="")
+        return 0
+    console().print(render(rows, missing))
+    print("report: " + ", ".join(str(path) for path in written))
+    return 0
+
+
+def written_json(written: Sequence[Path]) -> Path:
+    """The machine-readable summary among the files of a report."""
+    return next(path for path in written if path.suffix == ".json")

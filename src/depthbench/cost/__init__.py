@@ -1,0 +1,1 @@
+"""What depth costs: analytic FLOPs."""

@@ -1,0 +1,42 @@
+"""Named default data: prepared once into the cache folder, then found there by every run."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from depthbench.data.manifest import MANIFEST
+from depthbench.data.prepare import prepare
+from depthbench.data.sources import STDLIB
+from depthbench.data.tokenizer import load_tokenizer
+from depthbench.errors import unknown
+
+DEFAULTS = (STDLIB,)
+
+
+def cache_folder() -> Path:
+    """`$DEPTHBENCH_CACHE`, or `~/.cache/depthbench`."""
+    return Path(os.environ.get("DEPTHBENCH_CACHE") or "~/.cache/depthbench").expanduser()
+
+
+def default_data(name: str = STDLIB, tokenizer: str = "bytes") -> Path:
+    """The cache folder of a default source, such as `…/data/stdlib-bytes-py3.11.7`: another Python has another library.
+
+    The folder need not exist yet; see `ensure`. Raises `UserError` for an unknown name or tokenizer.
+    """
+    if name not in DEFAULTS:
+        raise unknown("default data", name, DEFAULTS)
+    return cache_folder() / "data" / f"{name}-{load_tokenizer(tokenizer).name}-py{platform.python_version()}"
+
+
+def ensure(source: str = STDLIB, tokenizer: str = "bytes") -> Path:
+    """The folder of a default source, prepared first if it is not there.
+
+    A finished folder is used as it is, even if the library's files have changed since: its manifest pins what it holds, and
+    `TokenData.open` checks it.
+    """
+    folder = default_data(source, tokenizer)
+    if not (folder / MANIFEST).exists():
+        prepare([source], folder, tokenizer=tokenizer)
+    return folder

@@ -1,0 +1,146 @@
+"""Tokenizing a group of files into part files: the unit of parallel work and of resuming.
+
+A part is two token files and a record written last. Its name is the hash of everything that decides its content, so a part
+that is there is right, and a part of other inputs is never mistaken for it. Nothing here imports torch: each worker process
+starts with this module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from depthbench.data.documents import NotTextError, open_hashed, read_documents
+from depthbench.data.manifest import DTYPES, Skipped, dtype_for
+from depthbench.data.sources import SourceFile
+from depthbench.data.tokenizer import Tokenizer, load_tokenizer
+from depthbench.errors import UserError
+from depthbench.files import content_hash, read_json, write_json, write_with
+
+GROUP_BYTES = 8 * 2**20
+SPLITS = ("train", "validation")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Consecutive files of one source, what to do with them, and the folder for the part."""
+
+    files: tuple[SourceFile, ...]
+    folder: Path
+    tokenizer: str
+    tokenizer_hash: str
+    validation_fraction: float
+    number: int
+
+    @property
+    def bytes(self) -> int:
+        """Size of the files on disk: the unit of progress."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def key(self) -> str:
+        """Hash of all that decides the part; a file that was changed since has another size or time."""
+        files = [[str(file.path), file.label, file.named, file.bytes, file.modified_ns] for file in self.files]
+        return content_hash([1, self.number, self.tokenizer_hash, self.validation_fraction, files])[:32]
+
+    def path(self, ending: str) -> Path:
+        """A file of this part."""
+        return self.folder / f"{self.key}.{ending}"
+
+
+@dataclass
+class Counts:
+    """What one side of the split received."""
+
+    documents: int = 0
+    tokens: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class Part:
+    """The record of a part: sha256 of each file in order, and what was found in them."""
+
+    hashes: list[str] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    empty_documents: int = 0
+    train: Counts = field(default_factory=Counts)
+    validation: Counts = field(default_factory=Counts)
+
+
+def group(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, ...]]:
+    """Consecutive files in groups of about `GROUP_BYTES`: small enough to lose little, large enough to cost little."""
+    gathered: list[SourceFile] = []
+    size = 0
+    for file in files:
+        gathered.append(file)
+        size += file.bytes + 4096  # an empty file costs time too
+        if size >= GROUP_BYTES:
+            yield tuple(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield tuple(gathered)
+
+
+def is_validation(text: bytes, fraction: float) -> bool:
+    """The side of a document, from its own hash: duplicates share it, and neither order nor machine changes it."""
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") < fraction * 2**64
+
+
+def load_part(job: Job) -> Part | None:
+    """The finished part of `job`, or None if it has to be made."""
+    try:
+        record = read_json(job.path("json"))
+        part = Part(**record | {split: Counts(**record[split]) for split in SPLITS})
+        width = int(DTYPES[dtype_for(load_tokenizer(job.tokenizer).vocab_size)][-1])
+        whole = all(job.path(split).stat().st_size == getattr(part, split).tokens * width for split in SPLITS)
+    except (UserError, OSError, TypeError, KeyError):
+        return None
+    return part if whole else None
+
+
+def make_part(job: Job) -> Part:
+    """Tokenize the files of `job` to its part files and return the record. Raises `UserError` for damaged input."""
+    part = Part()
+
+    def with_train(train: BinaryIO) -> None:
+        write_with(job.path("validation"), lambda validation: tokenize(job, part, {"train": train, "validation": validation}))
+
+    write_with(job.path("train"), with_train)
+    write_json(job.path("json"), asdict(part))
+    return part
+
+
+def tokenize(job: Job, part: Part, out: dict[str, BinaryIO]) -> None:
+    """Write every document of the group, followed by EOS, to its side, and count it in `part`."""
+    tokenizer = load_tokenizer(job.tokenizer)
+    for file in job.files:
+        try:
+            with open_hashed(file.path) as raw:
+                for text in read_documents(raw, file.path):
+                    add(text, tokenizer, job.validation_fraction, part, out)
+        except NotTextError as reason:
+            if file.named:
+                raise UserError(f"{file.path} is no text ({reason}); give UTF-8 text, or leave it out") from reason
+            part.skipped.append(Skipped(file.label, str(reason)))
+        part.hashes.append(raw.hash.hexdigest())
+
+
+def add(text: str, tokenizer: Tokenizer, fraction: float, part: Part, out: dict[str, BinaryIO]) -> None:
+    """Write one document and EOS to its side."""
+    content = text.encode()
+    if not content:
+        part.empty_documents += 1
+        return
+    split = "validation" if is_validation(content, fraction) else "train"
+    dtype = DTYPES[dtype_for(tokenizer.vocab_size)]
+    tokens = tokenizer.encode(text).astype(dtype, copy=False)
+    out[split].write(tokens.tobytes())
+    out[split].write(tokenizer.eos.to_bytes(tokens.itemsize, "little"))
+    counts: Counts = getattr(part, split)
+    counts.documents += 1
+    counts.tokens += len(tokens) + 1
+    counts.bytes += len(content)

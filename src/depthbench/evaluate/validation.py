@@ -1,0 +1,44 @@
+"""Validation loss over fixed windows: one mean over tokens, in nats per token and bits per byte."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from depthbench.data.batches import TokenData, validation_batches
+from depthbench.model.backbone import at_least_fp32
+from depthbench.model.transformer import Transformer
+from depthbench.train.execution import autocast
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Nats per token and bits per byte over `tokens` predicted tokens of `n_bytes` UTF-8 bytes (EOS counts no byte)."""
+
+    loss: float
+    bits_per_byte: float
+    tokens: int
+    n_bytes: int
+
+
+@torch.no_grad()
+def validate(model: Transformer, data: TokenData, *, n_windows: int, batch_size: int, precision: str) -> Validation:
+    """Mean loss over the first `n_windows` validation windows (0: all), summed in float64."""
+    device = next(model.parameters()).device
+    total, tokens, n_bytes = 0.0, 0, 0
+    model.eval()
+    for inputs, targets in validation_batches(
+        data, context=model.shape.context, batch_size=batch_size, n_windows=n_windows or None
+    ):
+        with autocast(device, precision):
+            logits = model(torch.from_numpy(inputs).to(device))
+        wanted = torch.from_numpy(targets).to(device)
+        losses = F.cross_entropy(at_least_fp32(logits).flatten(0, 1), wanted.flatten(), reduction="none")
+        total += float(losses.cpu().double().sum())
+        tokens += targets.size
+        n_bytes += data.bytes_of(targets)
+    model.train()
+    return Validation(total / tokens, total / (math.log(2) * max(n_bytes, 1)), tokens, n_bytes)

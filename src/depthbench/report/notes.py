@@ -1,0 +1,80 @@
+"""What a reader must know beside the numbers: seeds, diverged runs, mixed recipes, what the trend rests on, what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from depthbench.report.rows import ResultRow
+from depthbench.report.summary import CellSummary, Summary
+
+NAMED = 3  # how many cells a note names before it counts the rest
+
+
+def notes(rows: Sequence[ResultRow], summary: Summary) -> list[str]:
+    """One sentence each, the weightiest first."""
+    found = [seeds_note(summary), diverged_note(summary), *_trend_notes(summary), *_mixtures(rows)]
+    return [note for note in found if note]
+
+
+def seeds_note(summary: Summary) -> str:
+    """How many seeds stand behind a number, and what that number of seeds cannot carry."""
+    counts = sorted({len(cell.seeds) for cell in summary.drawn})
+    if not counts:
+        return ""
+    if counts == [1]:
+        return "One seed a cell: losses, slopes and gains carry no interval."
+    if counts[0] == 1:
+        return f"1 to {counts[-1]} seeds a cell: losses of one seed, and slopes and gains, carry no interval."
+    span = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"Mean ± sample standard deviation over {span} seeds; slopes and gains are of the means and carry no interval."
+
+
+def diverged_note(summary: Summary) -> str:
+    """Which cells have no loss, because a seed diverged at every learning rate."""
+    cells = [cell for cell in summary.cells if cell.loss is None]
+    return f"Diverged, so without a loss: {some([f'{cell.label} {cell.shape.name} {diverged(cell)}' for cell in cells])}." if cells else ""
+
+
+def diverged(cell: CellSummary) -> str:
+    """The step or steps at which its runs diverged, and how many of them if not all did: `@ 120`, `@ 90–120 (2 of 3 runs)`."""
+    first, last = cell.diverged_steps[0], cell.diverged_steps[-1]
+    steps = f"@ {first}" if first == last else f"@ {first}–{last}"
+    count = len(cell.diverged_steps)
+    return steps if count == cell.n_runs else f"{steps} ({count} of {cell.n_runs} runs)"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+def shapes_span(summary: Summary) -> str:
+    """The compared shapes from first to last: `2 × 160 to 16 × 56 (3 shapes)`."""
+    shapes = summary.compared
+    return f"{shapes[0].name} to {shapes[-1].name} ({len(shapes)} shapes)"
+
+
+def _trend_notes(summary: Summary) -> list[str]:
+    with_trend = [trend.label for trend in summary.trends if trend.slope is not None]
+    if not with_trend:
+        return ["No depth trend yet: it needs two depths finished by every design that has two."]
+    without = [trend.label for trend in summary.trends if trend.slope is None]
+    found = [f"Slope and gain use the shapes finished by all compared designs: {shapes_span(summary)}."]
+    if without:
+        found.append(f"Fewer than two depths finished, so not compared: {some(without)}.")
+    return found
+
+
+def _mixtures(rows: Sequence[ResultRow]) -> list[str]:
+    found = []
+    for what, values in (
+        ("training data", [row.data_fingerprint[:12] for row in rows]),
+        ("recipes", [row.recipe_hash[:12] for row in rows]),
+        ("training steps", [str(row.steps) for row in rows]),
+        ("code versions", [row.code_version for row in rows]),
+    ):
+        counts = Counter(values)
+        if len(counts) > 1:
+            found.append(f"The runs differ in {what}: {some([f'{value} ({n} runs)' for value, n in counts.most_common()])}.")
+    return found

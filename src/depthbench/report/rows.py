@@ -1,0 +1,152 @@
+"""The table a report is made from: one row a finished run, as text for `results.csv`, and what may stand in one table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+from depthbench.errors import UserError
+
+STATUSES = ("done", "diverged")
+# Rows arrive in the order of folders; designs are shown in this one, whatever else comes after them by name.
+DESIGNS = ("preln", "sandwich", "lns", "deepnorm", "keel", "hc", "mhc", "attnres", "attnres_block", "moda")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes that make two runs comparable: one column of the table."""
+
+    n_layers: int
+    d_model: int
+    n_heads: int
+    n_kv_heads: int
+    d_ff: int
+    vocab_size: int
+    context: int
+
+    @property
+    def aspect_ratio(self) -> float:
+        """`d_model / n_layers`: large is shallow and wide, small is deep and narrow."""
+        return self.d_model / self.n_layers
+
+    @property
+    def name(self) -> str:
+        """Layers × width, such as `16 × 64`."""
+        return f"{self.n_layers} × {self.d_model}"
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Sorts from shallow and wide to deep and narrow."""
+        return self.n_layers, -self.d_model, self.d_ff, self.n_heads, self.n_kv_heads, self.vocab_size, self.context
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """One finished run.
+
+    `options` is a short text of the design's non-default options, `""` if none. `loss` is the validation loss in nats per token
+    and `bits_per_byte` the same over UTF-8 bytes; both are None for a diverged run, which has `diverged_step` instead.
+    `backbone_parameters` counts the blocks, `total_parameters` adds embedding, head and final norm; both include
+    `design_parameters`, those the design brings along. `flops` are training FLOPs, `recipe_hash` is of the recipe without its
+    learning rate, `run` is the folder's name. Raises `UserError` for a status and loss that contradict each other.
+    """
+
+    design: str
+    options: str
+    n_layers: int
+    d_model: int
+    n_heads: int
+    n_kv_heads: int
+    d_ff: int
+    vocab_size: int
+    context: int
+    learning_rate: float
+    seed: int
+    status: str
+    loss: float | None
+    bits_per_byte: float | None
+    diverged_step: int | None
+    backbone_parameters: int
+    total_parameters: int
+    design_parameters: int
+    tokens: int
+    steps: int
+    seconds: float
+    tokens_per_second: float
+    flops: float
+    data_fingerprint: str
+    validation_sha256: str
+    recipe_hash: str
+    code_version: str
+    run: str
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise UserError(f"run {self.run}: status must be 'done' or 'diverged', got {self.status!r}")
+        if self.status == "done" and (self.loss is None or not math.isfinite(self.loss)):
+            raise UserError(f"run {self.run} is done and must have a finite loss, got {self.loss}; delete its result to redo it")
+        if self.status == "diverged" and self.loss is not None:
+            raise UserError(f"run {self.run} diverged and must have no loss, got {self.loss}; delete its result to redo it")
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes of its model."""
+        return Shape(self.n_layers, self.d_model, self.n_heads, self.n_kv_heads, self.d_ff, self.vocab_size, self.context)
+
+    @property
+    def aspect_ratio(self) -> float:
+        """`d_model / n_layers`."""
+        return self.shape.aspect_ratio
+
+    @property
+    def label(self) -> str:
+        """Design and options, as on the command line: `hc`, `hc[streams=2]`."""
+        return f"{self.design}[{self.options}]" if self.options else self.design
+
+
+def one_table(rows: Sequence[ResultRow], where: str | Path) -> list[ResultRow]:
+    """The rows in the order of every table: design, depth, learning rate, seed. `where` names their study in errors.
+
+    Raises `UserError` if there are none, if their validation sets differ, or if two describe the same cell.
+    """
+    if not rows:
+        raise UserError(f"no finished results in {where}; run the study, or wait for its first cell")
+    by_hash: dict[str, list[str]] = {}
+    for row in rows:
+        by_hash.setdefault(row.validation_sha256, []).append(row.run)
+    if len(by_hash) > 1:
+        sides = "; ".join(f"{digest[:12]}: {_some(sorted(runs))}" for digest, runs in sorted(by_hash.items()))
+        raise UserError(f"results on different validation sets cannot share a table ({sides}); report them from separate folders")
+    seen: dict[tuple[object, ...], str] = {}
+    for row in rows:
+        cell = (row.label, row.shape, row.learning_rate, row.seed)
+        if cell in seen:
+            # Counted as two seeds, they would make up a spread.
+            raise UserError(
+                f"runs {seen[cell]} and {row.run} have one design, shape, learning rate and seed, but another recipe, data or code;"
+                " report them from separate folders"
+            )
+        seen[cell] = row.run
+    return sorted(rows, key=_order)
+
+
+def _some(runs: list[str], most: int = 2) -> str:
+    return ", ".join(runs[:most]) + (f" and {len(runs) - most} more" if len(runs) > most else "")
+
+
+def _order(row: ResultRow) -> tuple[object, ...]:
+    rank = DESIGNS.index(row.design) if row.design in DESIGNS else len(DESIGNS)
+    return rank, row.design, row.options, row.shape.order, row.learning_rate, row.seed
+
+
+def to_csv(rows: Sequence[ResultRow]) -> str:
+    """`rows` as CSV text: a line each, every field in the order of `ResultRow`, then the aspect ratio; None is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*(item.name for item in fields(ResultRow)), "aspect_ratio"])
+    writer.writerows([*astuple(row), row.aspect_ratio] for row in rows)
+    return text.getvalue()

@@ -1,0 +1,67 @@
+"""From run folders to the tidy table that reports read: one row a finished cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from depthbench.errors import UserError
+from depthbench.files import content_hash
+from depthbench.report.rows import ResultRow
+from depthbench.study.cell import Cell
+from depthbench.study.store import RunFolder, find_runs
+
+
+def read_results(out: Path) -> tuple[list[ResultRow], list[str]]:
+    """The rows of all finished cells under `out`, and a line for each cell that is missing, with the reason."""
+    rows, missing = [], []
+    for folder in find_runs(out):
+        try:
+            cell = folder.cell()
+            result = folder.result()
+        except UserError as error:
+            missing.append(f"{folder.path.name}: unreadable ({error})")
+            continue
+        if result is None:
+            state = folder.state()
+            detail = f", step {state.step}/{cell.recipe.steps}" if state.step else ""
+            missing.append(f"{cell.label}: {state.status}{detail}{f' ({state.note})' if state.note else ''}")
+        else:
+            rows.append(_row(folder, cell, result))
+    return rows, missing
+
+
+def _row(folder: RunFolder, cell: Cell, result: dict[str, Any]) -> ResultRow:
+    shape, parameters = cell.shape, result["parameters"]
+    recipe = cell.content()["recipe"]
+    del recipe["learning_rate"]
+    return ResultRow(
+        design=cell.design.short if ":" in cell.design.name else cell.design.name,
+        options=",".join(f"{key}={value}" for key, value in cell.design.options),
+        n_layers=shape.n_layers,
+        d_model=shape.d_model,
+        n_heads=shape.n_heads,
+        n_kv_heads=shape.n_kv_heads,
+        d_ff=shape.d_ff,
+        vocab_size=shape.vocab_size,
+        context=shape.context,
+        learning_rate=cell.recipe.learning_rate,
+        seed=cell.seed,
+        status=result["status"],
+        loss=result["loss"],
+        bits_per_byte=result["bits_per_byte"],
+        diverged_step=result["steps"] if result["status"] == "diverged" else None,
+        backbone_parameters=parameters["backbone"],
+        total_parameters=parameters["total"],
+        design_parameters=parameters["design"],
+        tokens=result["tokens"],
+        steps=result["steps"],
+        seconds=result["seconds"],
+        tokens_per_second=result["tokens_per_second"],
+        flops=result["flops"],
+        data_fingerprint=result["data_fingerprint"],
+        validation_sha256=result["validation_sha256"],
+        recipe_hash=content_hash(recipe)[:12],
+        code_version=result["code_version"],
+        run=folder.path.name,
+    )

@@ -1,0 +1,277 @@
+"""Running a study on this machine: a few worker processes, one cell each at a time.
+
+A failure is recorded and the rest carried on; a worker that dies takes only its cell down; Ctrl-C saves what runs and ends; a second
+run continues. Two runners may share a folder: a cell is trained by whoever claims it, and the other waits for its result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from depthbench.study.cell import Cell
+from depthbench.study.store import run_folder
+from depthbench.study.train_cell import CLAIMED, record_failure
+from depthbench.train.execution import Execution
+
+POLL_SECONDS = 0.2
+OTHERS_POLL_SECONDS = 2.0
+STOP_SECONDS = 60.0
+
+
+@dataclass
+class Running:
+    """A cell in a worker's hands."""
+
+    cell: Cell
+    step: int = 0
+    loss: float | None = None
+    tokens_per_second: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A cell that has ended in this run: "done", "diverged", "stopped" or "failed" with its error."""
+
+    cell: Cell
+    status: str
+    error: str
+    seconds: float
+
+
+@dataclass
+class Report:
+    """What a runner did. `left` are the cells it did not finish, because it was stopped or they failed."""
+
+    ended: list[Ended] = field(default_factory=list)
+    already_done: int = 0
+    interrupted: bool = False
+
+    def count(self, status: str) -> int:
+        """How many cells ended so."""
+        return sum(item.status == status for item in self.ended)
+
+
+class Watcher:
+    """Hears what a runner does. The base class hears and says nothing."""
+
+    def begin(self, cells: Sequence[Cell], todo: Sequence[Cell], workers: int) -> None:
+        """Before the first cell: all cells of the study, and those to train."""
+
+    def tick(self, running: Sequence[Running], report: Report, waiting: int) -> None:
+        """Several times a second."""
+
+    def ended(self, item: Ended) -> None:
+        """A cell has ended."""
+
+    def note(self, cell: Cell, text: str) -> None:
+        """Something unusual happened in a cell."""
+
+
+class Process:
+    """A worker process and the cell it is training."""
+
+    def __init__(self, threads: int) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "depthbench.study.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which then stops the workers in order
+        )
+        self.running: Running | None = None
+        self.began = 0.0
+        self.buffer = b""
+
+    @property
+    def output(self) -> IO[bytes]:
+        """Where its events come from."""
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def send(self, order: dict[str, Any]) -> None:
+        """Give it an order; a dead worker is noticed when its output ends."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(order).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The events that have arrived; the last one is `{"event": "dead"}` if the process is gone."""
+        chunk = os.read(self.output.fileno(), 1 << 16)
+        *lines, self.buffer = (self.buffer + chunk).split(b"\n")
+        for line in lines:
+            yield json.loads(line)
+        if not chunk:
+            yield {"event": "dead"}
+
+    def close(self) -> int:
+        """Wait for its end, however it comes. Returns the exit code."""
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    pass
+        try:
+            return self.process.wait(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+
+class Runner:
+    """Trains the cells of a study in `out`, with `workers` processes of `execution.threads` threads each."""
+
+    def __init__(
+        self, cells: Sequence[Cell], data: Path, out: Path, *, workers: int, execution: Execution, watcher: Watcher | None = None
+    ) -> None:
+        self.cells, self.data, self.out, self.execution = list(cells), data, out, execution
+        self.n_workers = workers
+        self.watcher = watcher or Watcher()
+        self.report = Report()
+        self.stopping = False
+        self.processes: list[Process] = []
+        self.selector = selectors.DefaultSelector()
+        self.queue: list[Cell] = []
+        self.elsewhere: list[Cell] = []  # claimed by another runner
+        self.looked_elsewhere = 0.0
+
+    def run(self) -> Report:
+        """Train everything that has no result yet. Returns when all cells have ended, or after Ctrl-C or SIGTERM."""
+        folders = {cell: run_folder(self.out, cell) for cell in self.cells}
+        for cell, folder in folders.items():
+            folder.create(cell)
+        # the longest first, so that no worker is left alone with it in the end
+        self.queue = sorted((c for c, f in folders.items() if f.result() is None), key=_size, reverse=True)
+        self.report.already_done = len(self.cells) - len(self.queue)
+        self.watcher.begin(self.cells, self.queue, min(self.n_workers, len(self.queue)))
+        with self._signals():
+            try:
+                for _ in range(min(self.n_workers, len(self.queue))):
+                    self._start_worker()
+                while self.processes:
+                    self._turn()
+            finally:
+                for process in list(self.processes):
+                    process.process.kill()
+                    process.close()
+                self.selector.close()
+        self.report.interrupted = self.stopping
+        return self.report
+
+    def _start_worker(self) -> None:
+        process = Process(self.execution.threads)
+        self.processes.append(process)
+        self.selector.register(process.output, selectors.EVENT_READ, process)
+
+    def _turn(self) -> None:
+        """Handle what has arrived, and show how things stand."""
+        for key, _ in self.selector.select(POLL_SECONDS):
+            for event in key.data.events():
+                self._handle(key.data, event)
+        self._look_elsewhere()
+        self.watcher.tick([p.running for p in self.processes if p.running], self.report, len(self.queue) + len(self.elsewhere))
+
+    def _handle(self, process: Process, event: dict[str, Any]) -> None:
+        kind, running = event["event"], process.running
+        if kind == "step" and running:
+            running.step, running.loss = event["step"], event["loss"]
+            running.tokens_per_second = event["tokens_per_second"]
+        elif kind == "note" and running:
+            self.watcher.note(running.cell, event["text"])
+        elif kind == "end" and running:
+            self._finish(process, event["status"], event["error"])
+            self._next(process)
+        elif kind == "ready":
+            self._next(process)
+        elif kind == "dead":
+            self._bury(process)
+
+    def _finish(self, process: Process, status: str, error: str) -> None:
+        assert process.running is not None
+        cell, process.running = process.running.cell, None
+        if status == CLAIMED:
+            self.elsewhere.append(cell)
+            return
+        item = Ended(cell, status, error, time.monotonic() - process.began)
+        self.report.ended.append(item)
+        self.watcher.ended(item)
+
+    def _next(self, process: Process) -> None:
+        """Give a free worker the next cell, or send it home when there is none."""
+        if self.stopping or not (self.queue or self.elsewhere):
+            process.send({"stop": True})
+        elif self.queue:
+            cell = self.queue.pop(0)
+            process.running, process.began = Running(cell), time.monotonic()
+            folder = run_folder(self.out, cell)
+            order = {"run": str(folder.path), "data": str(self.data), "execution": asdict(self.execution)}
+            process.send(order)
+
+    def _look_elsewhere(self) -> None:
+        """Cells that another runner holds: count those it has finished, take those it has dropped."""
+        if time.monotonic() - self.looked_elsewhere < OTHERS_POLL_SECONDS:
+            return
+        self.looked_elsewhere = time.monotonic()
+        for cell in list(self.elsewhere):
+            folder = run_folder(self.out, cell)
+            if folder.result() is not None:
+                self.elsewhere.remove(cell)
+                self.report.already_done += 1
+            elif not folder.is_claimed():
+                self.elsewhere.remove(cell)
+                self.queue.append(cell)
+        for process in self.processes:
+            if process.running is None:
+                self._next(process)
+
+    def _bury(self, process: Process) -> None:
+        """A worker's output has ended: normal after a stop; otherwise it died, with its cell if it had one."""
+        self.selector.unregister(process.output)
+        self.processes.remove(process)
+        code = process.close()
+        if process.running is not None:
+            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            error = f"the worker died ({how}); its last words are in log.txt"
+            record_failure(run_folder(self.out, process.running.cell), RuntimeError(error))
+            self._finish(process, "failed", error)
+        if not self.stopping and len(self.queue) > sum(p.running is None for p in self.processes):
+            self._start_worker()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first Ctrl-C or SIGTERM lets every worker save and end; a second Ctrl-C ends at once."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            if self.stopping:
+                raise KeyboardInterrupt
+            self.stopping = True
+            for process in self.processes:
+                process.send({"stop": True})
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _size(cell: Cell) -> float:
+    """Rough work of a cell, for ordering alone: deep cells run longer than their FLOPs say."""
+    return float(cell.tokens * cell.shape.backbone_parameters * (1 + cell.shape.n_layers / 8))

@@ -1,0 +1,160 @@
+"""Run folders, the only database: `cell.json`, `environment.json`, `metrics.jsonl`, `checkpoint/`, and `result.json` written last.
+
+    OUT/cells/hc-6x96-lr0.002-s0-1a2b3c4d5e/
+
+Status, resume and reports read folders and nothing else, so copying folders between machines merges studies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from depthbench.errors import UserError
+from depthbench.files import read_json, write_json
+from depthbench.study.cell import Cell, cell_from
+from depthbench.train.loop import METRICS_FILE
+
+RESULT_FORMAT = 1
+CLAIM_TRIES = 5
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a folder says of its run: "waiting", "running", "done", "diverged", "failed" or "unreadable" (its result is), how far
+    it is, and why it failed.
+    """
+
+    status: str
+    step: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one cell."""
+
+    path: Path
+
+    @property
+    def result_path(self) -> Path:
+        """Its presence means that the run has ended."""
+        return self.path / "result.json"
+
+    @property
+    def failure_path(self) -> Path:
+        """The last error of a run that failed; removed when it is tried again."""
+        return self.path / "failure.json"
+
+    def cell(self) -> Cell:
+        """The cell it holds. Raises `UserError` if that cannot be read."""
+        path = self.path / "cell.json"
+        return cell_from(read_json(path), str(path))
+
+    def result(self) -> dict[str, Any] | None:
+        """The result, or None while there is none. Raises `UserError` if it cannot be read or is of a newer format."""
+        if not self.result_path.exists():
+            return None
+        result = read_json(self.result_path)
+        if not isinstance(result, dict) or "status" not in result:
+            raise UserError(f"{self.result_path} is not a result; delete it to train the cell again")
+        if result.get("format", 0) > RESULT_FORMAT:
+            raise UserError(f"{self.result_path} was written by a newer DepthBench; upgrade to read it")
+        return result
+
+    def create(self, cell: Cell) -> None:
+        """Make the folder and write the cell, or check that the one there is the same."""
+        path = self.path / "cell.json"
+        if path.exists():
+            if self.cell().identity != cell.identity:
+                raise UserError(f"{self.path} holds another cell than {cell.name}; move it away")
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(path, cell.content())
+
+    @contextmanager
+    def claimed(self) -> Iterator[bool]:
+        """Hold the folder for this process; gives False if another one holds it. The system frees it when a process dies."""
+        with open(self.path / ".claim", "a+") as file:
+            if not _lock(file.fileno()):
+                yield False
+                return
+            file.truncate(0)
+            file.write(f"{socket.gethostname()} {os.getpid()}\n")
+            file.flush()
+            yield True
+
+    def is_claimed(self) -> bool:
+        """Whether some process holds the folder now."""
+        path = self.path / ".claim"
+        if not path.exists():
+            return False
+        with open(path) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def last_row(self) -> dict[str, Any]:
+        """The newest complete metrics row, or an empty one."""
+        path = self.path / METRICS_FILE
+        if not path.exists():
+            return {}
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            lines = file.read().split(b"\n")[:-1]
+        try:
+            row: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+        except ValueError:
+            return {}
+        return row
+
+    def state(self) -> RunState:
+        """How the run stands, from the folder alone."""
+        step = int(self.last_row().get("step", 0))
+        try:
+            result = self.result()
+        except UserError as error:
+            return RunState("unreadable", step, str(error))
+        if result is not None:
+            return RunState(result["status"], step, f"at step {result['steps']}" if result["status"] == "diverged" else "")
+        if self.is_claimed():
+            return RunState("running", step)
+        if self.failure_path.exists():
+            return RunState("failed", step, str(read_json(self.failure_path).get("error", "")))
+        return RunState("waiting", step)
+
+
+def _lock(descriptor: int) -> bool:
+    """An exclusive lock; a few tries, since a status reader holds a shared one for a moment."""
+    for _ in range(CLAIM_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.02)
+    return False
+
+
+def run_folder(out: Path, cell: Cell) -> RunFolder:
+    """Where the run of `cell` lies under `out`."""
+    return RunFolder(out / "cells" / cell.name)
+
+
+def find_runs(out: Path) -> list[RunFolder]:
+    """All run folders under `out`, by name. Raises `UserError` if `out` is not a folder of runs."""
+    if not out.is_dir():
+        raise UserError(f"{out} is not a folder; give the --out of a run")
+    runs = out / "cells"
+    if not runs.is_dir():
+        raise UserError(f"{out} holds no runs (there is no {runs}); give the --out of a run")
+    return [RunFolder(path) for path in sorted(runs.iterdir()) if (path / "cell.json").exists()]

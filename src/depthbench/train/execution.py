@@ -1,0 +1,73 @@
+"""How a run is executed: device, threads, micro-batches, compilation, checkpoint schedule. Nothing here changes what is computed
+beyond rounding, so none of it is part of a cell's identity; it is recorded with the run.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from depthbench.errors import UserError
+from depthbench.model.transformer import Block, Transformer
+
+
+@dataclass(frozen=True)
+class Execution:
+    """`micro_batch_size` is in sequences, 0 for the whole batch at once. `fused`: fused AdamW, None where it is available.
+    `checkpoint_steps` and `checkpoint_seconds`: save when either has passed, 0 for never.
+    """
+
+    device: str = "cpu"
+    threads: int = 1
+    micro_batch_size: int = 0
+    compile: bool = False
+    fused: bool | None = None
+    checkpoint_steps: int = 0
+    checkpoint_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name, low in (("threads", 1), ("micro_batch_size", 0), ("checkpoint_steps", 0), ("checkpoint_seconds", 0)):
+            if not getattr(self, name) >= low:
+                raise UserError(f"{name} must be at least {low}, got {getattr(self, name)}")
+
+
+def find_device(name: str) -> torch.device:
+    """The device called `name`: cpu, cuda, cuda:1, mps. Raises `UserError` if this machine or build lacks it."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"unknown device {name!r}; valid: cpu, cuda, cuda:N, mps") from None
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise UserError(f"--device {name}: this PyTorch ({torch.__version__}) sees no CUDA device; use --device cpu")
+        if device.index is not None and device.index >= torch.cuda.device_count():
+            raise UserError(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices, numbered from 0")
+    elif device.type == "mps":
+        if not torch.backends.mps.is_available():
+            raise UserError("--device mps: this machine or PyTorch build has no Metal device; use --device cpu")
+    elif device.type != "cpu":
+        raise UserError(f"unknown device {name!r}; valid: cpu, cuda, cuda:N, mps")
+    return device
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """bf16 autocast, or nothing for fp32."""
+    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+def compile_model(model: Transformer, backend: str = "inductor") -> None:
+    """Compile in place, part by part: the parts are alike in every block, so each is compiled once whatever the depth.
+
+    A design whose state keeps its form through the network compiles whole blocks. One whose state grows (`attnres`, `moda`) would
+    recompile its links for every layer, so there the sublayers alone are compiled.
+    """
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        if model.residual.state_grows:
+            block.attention.compile(backend=backend, dynamic=False)
+            block.mlp.compile(backend=backend, dynamic=False)
+        else:
+            block.compile(backend=backend, dynamic=False)

@@ -1,0 +1,248 @@
+"""The training loop: updates, metrics, checkpoints, divergence as a result, and exact resume."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+import torch.nn.functional as F
+
+from depthbench.data.batches import TokenData, check_fits, training_batch
+from depthbench.errors import UserError
+from depthbench.evaluate.validation import Validation, validate
+from depthbench.model.backbone import at_least_fp32
+from depthbench.model.transformer import Transformer
+from depthbench.train.checkpoint import Position, load_checkpoint, save_checkpoint
+from depthbench.train.execution import Execution, autocast, compile_model, find_device
+from depthbench.train.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
+from depthbench.train.recipe import Recipe
+
+METRICS_FILE = "metrics.jsonl"
+CHECKPOINT_FOLDER = "checkpoint"
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What is told to whoever watches, after each update."""
+
+    step: int
+    steps: int
+    loss: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. `status` is "done", "diverged" (at update `step`, counted from 1) or "stopped" (asked to; can continue)."""
+
+    status: str
+    step: int
+    validation: Validation | None
+    seconds: float
+
+
+def ignore(_: object) -> None:
+    """Tell nobody."""
+
+
+def never() -> bool:
+    """Do not stop."""
+    return False
+
+
+@dataclass
+class Training:
+    """One run in a folder. `run` continues from the newest good checkpoint, or begins.
+
+    `identity` names the cell, so that a checkpoint of another one is refused. `report` hears of every update, `notify` of
+    anything unusual in words, and `should_stop` is asked after every update.
+    """
+
+    model: Transformer
+    recipe: Recipe
+    data: TokenData
+    seed: int
+    folder: Path
+    identity: str
+    execution: Execution = field(default_factory=Execution)
+    report: Callable[[StepReport], None] = ignore
+    notify: Callable[[str], None] = ignore
+    should_stop: Callable[[], bool] = never
+
+    def __post_init__(self) -> None:
+        self.device = find_device(self.execution.device)
+        shape = self.model.shape
+        if self.data.manifest.vocab_size > shape.vocab_size:
+            raise UserError(
+                f"the tokens have a vocabulary of {self.data.manifest.vocab_size}, the model one of {shape.vocab_size};"
+                f" give the model at least as many"
+            )
+        check_fits(self.data, shape.context, self.recipe.validation_windows or None)
+        torch.set_num_threads(self.execution.threads)
+        self.model.to(self.device).train()
+        self.optimizer = make_optimizer(self.model, self.recipe, self.execution.fused)
+        self.position = Position()
+        self.saved_at = time.monotonic()
+
+    def run(self) -> Outcome:
+        """Train to the end, to divergence, or until asked to stop."""
+        self._restore()
+        if self.execution.compile:
+            compile_model(self.model)
+        with self._open_metrics() as metrics:
+            while self.position.step < self.recipe.steps:
+                loss, row = self._step()
+                diverged = self._diverged(loss)
+                if not diverged and self._validates_at(self.position.step):
+                    row |= {f"validation_{k}": v for k, v in self._validate_row().items()}
+                self._write_row(metrics, row)
+                self.report(StepReport(self.position.step, self.recipe.steps, loss, row["tokens_per_second"]))
+                if diverged:
+                    return Outcome("diverged", self.position.step, None, self.position.seconds)
+                if self.position.step < self.recipe.steps and self.should_stop():
+                    self._save()
+                    return Outcome("stopped", self.position.step, None, self.position.seconds)
+                self._save_if_due()
+        self._save(final=True)
+        validation = self._validate()
+        if not math.isfinite(validation.loss):  # the last update broke it
+            return Outcome("diverged", self.position.step, None, self.position.seconds)
+        return Outcome("done", self.position.step, validation, self.position.seconds)
+
+    def _step(self) -> tuple[float, dict[str, Any]]:
+        """One update. Returns its loss and its metrics row."""
+        began = time.monotonic()
+        step, tokens = self.position.step, self.recipe.batch_size * self.model.shape.context
+        rate = self.recipe.learning_rate_at(step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        loss = self._accumulate_gradients(step, tokens)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
+        if math.isfinite(loss):
+            self.optimizer.step()
+        gradient_norm = float(norm)
+        spent = time.monotonic() - began
+        self.position.step, self.position.seconds = step + 1, self.position.seconds + spent
+        return loss, {
+            "step": step + 1,
+            "loss": loss if math.isfinite(loss) else None,
+            "gradient_norm": gradient_norm if math.isfinite(gradient_norm) else None,
+            "learning_rate": rate,
+            "tokens": (step + 1) * tokens,
+            "tokens_per_second": round(tokens / spent, 1),
+        }
+
+    def _accumulate_gradients(self, step: int, tokens: int) -> float:
+        """Gradients of the mean loss over the whole batch, whatever the micro-batch. Returns that mean, nats per token."""
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.device)
+        for inputs, targets in self._micro_batches(step):
+            with autocast(self.device, self.recipe.precision):
+                logits = self.model(inputs)
+            summed = F.cross_entropy(at_least_fp32(logits).flatten(0, 1), targets.flatten(), reduction="sum")
+            (summed / tokens).backward()  # type: ignore[no-untyped-call]
+            total += summed.detach()
+        return float(total) / tokens
+
+    def _micro_batches(self, step: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        size = self.recipe.batch_size
+        micro = min(self.execution.micro_batch_size or size, size)
+        for start in range(0, size, micro):
+            inputs, targets = training_batch(
+                self.data,
+                context=self.model.shape.context,
+                batch_size=size,
+                seed=self.seed,
+                step=step,
+                rows=slice(start, min(start + micro, size)),
+            )
+            yield torch.from_numpy(inputs).to(self.device), torch.from_numpy(targets).to(self.device)
+
+    def _diverged(self, loss: float) -> bool:
+        """Not finite, or above its running minimum by the margin for the stated number of updates."""
+        if not math.isfinite(loss):
+            return True
+        position = self.position
+        position.minimum = loss if position.minimum is None else min(position.minimum, loss)
+        high = loss > position.minimum + self.recipe.divergence_margin
+        position.high_steps = position.high_steps + 1 if high else 0
+        return position.high_steps >= self.recipe.divergence_patience
+
+    def _validates_at(self, step: int) -> bool:
+        every = self.recipe.validation_every
+        return every > 0 and step % every == 0 and step < self.recipe.steps
+
+    def _validate(self) -> Validation:
+        return validate(
+            self.model,
+            self.data,
+            n_windows=self.recipe.validation_windows,
+            batch_size=self.execution.micro_batch_size or self.recipe.batch_size,
+            precision=self.recipe.precision,
+        )
+
+    def _validate_row(self) -> dict[str, float]:
+        found = self._validate()
+        return {"loss": found.loss, "bits_per_byte": found.bits_per_byte}
+
+    def _open_metrics(self) -> BinaryIO:
+        """The metrics file, cut back to where the checkpoint was taken: no row is lost or written twice."""
+        path = self.folder / METRICS_FILE
+        path.touch()
+        file = open(path, "r+b")  # noqa: SIM115 (the caller closes it)
+        file.truncate(self.position.metrics_bytes)
+        file.seek(0, os.SEEK_END)
+        return file
+
+    def _write_row(self, metrics: BinaryIO, row: dict[str, Any]) -> None:
+        metrics.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+        metrics.flush()
+        self.position.metrics_bytes = metrics.tell()
+
+    def _save_if_due(self) -> None:
+        every, seconds = self.execution.checkpoint_steps, self.execution.checkpoint_seconds
+        by_steps = every > 0 and self.position.step % every == 0
+        by_time = seconds > 0 and time.monotonic() - self.saved_at >= seconds
+        if (by_steps or by_time) and self.position.step < self.recipe.steps:
+            self._save()
+
+    def _save(self, final: bool = False) -> None:
+        """Save everything; the final checkpoint needs no optimizer, which is two thirds of it."""
+        tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
+        if not final:
+            tensors |= optimizer_tensors(self.model, self.optimizer)
+        with open(self.folder / METRICS_FILE, "rb") as metrics:
+            os.fsync(metrics.fileno())  # rows reach the disk before the checkpoint that counts on them
+        save_checkpoint(self.folder / CHECKPOINT_FOLDER, self.identity, self.position, tensors)
+        self.saved_at = time.monotonic()
+
+    def _restore(self) -> None:
+        """Continue from the newest checkpoint whose metrics are all there."""
+        metrics = self.folder / METRICS_FILE
+        have = metrics.stat().st_size if metrics.exists() else 0
+        loaded = load_checkpoint(self.folder / CHECKPOINT_FOLDER, self.identity, self.notify, have)
+        if loaded is None:
+            return
+        self.position, tensors = loaded
+        self.model.load_state_dict(_model_tensors(tensors))
+        load_optimizer_tensors(self.model, self.optimizer, tensors)
+
+
+def _model_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix("model/"): value for name, value in tensors.items() if name.startswith("model/")}
+
+
+def load_trained(model: Transformer, folder: Path, identity: str) -> Transformer:
+    """Put the weights of the newest checkpoint of a run folder into `model`. Raises `UserError` if there is none."""
+    loaded = load_checkpoint(folder / CHECKPOINT_FOLDER, identity, ignore)
+    if loaded is None:
+        raise UserError(f"{folder} has no readable checkpoint; train it first")
+    model.load_state_dict(_model_tensors(loaded[1]))
+    return model
