@@ -294,18 +294,18 @@ def attnres(run: Run, embedding: Tensor) -> Tensor:
 
 def attnres_block(run: Run, embedding: Tensor) -> Tensor:
     size = segment_size(len(run.sublayers), run.options)
-    sealed: list[Tensor] = [embedding]
+    sources = sealed = [embedding]
     running: list[Tensor] = []  # the outputs of the open segment; their sum is its source
     for i in run.sublayers:
-        sources = sealed + ([torch.stack(running).sum(0)] if running else [])
-        read = embedding if i == 0 else depth_mix(run, sources, _link(i))
+        read = sources[0] if i == 0 else depth_mix(run, sources, _link(i))
         if i == 0:
             run.record(weights=torch.ones_like(embedding[..., :1]))
         running = [*running, run.sublayer(i, read, run.norm(i, read))]
+        sources = [*sealed, torch.stack(running).sum(0)]
         if (i + 1) % size == 0:
-            sealed, running = [*sealed, torch.stack(running).sum(0)], []
-        run.record(states=sealed + ([torch.stack(running).sum(0)] if running else []))
-    return depth_mix(run, run.trace["states"][-1], "residual")
+            sealed, running = sources, []
+        run.record(states=sources)
+    return depth_mix(run, sources, "residual")
 
 
 def segment_size(n_sublayers: int, options: Mapping[str, Any]) -> int:

@@ -1,8 +1,8 @@
 import os
 
 import pytest
-from data.helpers import write_corpus
 
+from data.helpers import write_corpus
 from depthbench.data import parts, prepare
 
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from data.helpers import edit_manifest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data.helpers import edit_manifest
 from depthbench.data import TokenData, batches, check_fits, load_manifest, training_batch, validation_batches
 from depthbench.data.permutation import permute
 from depthbench.errors import UserError

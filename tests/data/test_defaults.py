@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from data.helpers import snapshot
 
+from data.helpers import snapshot
 from depthbench.data import TokenData, default_data, ensure, load_manifest
 from depthbench.errors import UserError
 

@@ -1,8 +1,8 @@
 import json
 
 import pytest
-from data.helpers import contents, edit_manifest
 
+from data.helpers import contents, edit_manifest
 from depthbench.data import load_manifest
 from depthbench.data.manifest import check_sizes, dtype_for, write_manifest
 from depthbench.errors import UserError

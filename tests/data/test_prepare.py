@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data.helpers import contents, snapshot, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data.helpers import contents, snapshot, texts
 from depthbench.data import TokenData, load_manifest, prepare
 from depthbench.data.parts import is_validation
 from depthbench.errors import UserError

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from data.helpers import contents, write_corpus
 
-from depthbench.data import TokenData, parts, prepare
+from data.helpers import contents, write_corpus
+from depthbench.data import parts, prepare
 from depthbench.errors import UserError
 
 OPTIONS = {"validation_fraction": 0.2, "quiet": True}

@@ -154,10 +154,10 @@ def test_an_unreadable_folder_is_refused_not_passed_over(tmp_path, monkeypatch):
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(UserError, match="cannot read folder .*closed: Permission denied"):
+    with pytest.raises(UserError, match=r"cannot read folder .*closed: Permission denied"):
         expand([str(tmp_path)])
 
 
 def test_hash_of_an_unreadable_file(tmp_path):
-    with pytest.raises(UserError, match="cannot read .*gone: No such file"):
+    with pytest.raises(UserError, match=r"cannot read .*gone: No such file"):
         hash_file(tmp_path / "gone")

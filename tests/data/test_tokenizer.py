@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depthbench.data import ByteTokenizer, load_tokenizer
 from depthbench.errors import UserError
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_bytes_round_trip(text):
     tokenizer = ByteTokenizer()

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 
 import tyro
 
@@ -59,7 +60,7 @@ def parse(words: list[str]) -> object:
     try:
         with contextlib.redirect_stderr(said):
             return tyro.cli(
-                arguments.Verb,  # type: ignore[arg-type]
+                arguments.Verb,
                 prog="depthbench",
                 description=DESCRIPTION,
                 args=words,
@@ -76,9 +77,7 @@ def one_line(box: str, words: list[str]) -> str:
     lines = [line.strip("│╭╰─╮╯ \n") for line in box.splitlines()[1:]]
     lines = [line for line in lines if line]
     gist = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
-    suggested = next(
-        (line for before, line in zip(lines, lines[1:], strict=False) if before.startswith(("Perhaps", "Similar"))), ""
-    )
+    suggested = next((line for before, line in pairwise(lines) if before.startswith(("Perhaps", "Similar"))), "")
     hint = f"did you mean {suggested.split()[0]}? " if suggested else ""
     verb = " ".join(word for word in words[:2] if re.fullmatch("[a-z]+", word) and word in (*arguments.VERBS, "prepare", "show"))
     return f"{gist}; {hint}see depthbench {verb} --help"
@@ -95,10 +94,12 @@ def call(verb: object) -> int:
 
         action = verb.action
         return data_verbs.prepare(action) if isinstance(action, arguments.DataPrepare) else data_verbs.show(action)
+    if isinstance(verb, arguments.Train):
+        from depthbench.cli import train_verb
+
+        return train_verb.train(verb)
     from depthbench.cli import study_verbs
 
-    if isinstance(verb, arguments.Train):
-        return study_verbs.train(verb)
     if isinstance(verb, arguments.Plan):
         return study_verbs.plan(verb)
     if isinstance(verb, arguments.Run):

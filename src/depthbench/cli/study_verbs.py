@@ -1,173 +1,36 @@
-"""`depthbench train`, `plan`, `run`, `status` and `report`."""
+"""`depthbench plan`, `run`, `status` and `report`."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, fields
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 
 from rich.markup import escape
 
 from depthbench.cli import arguments
 from depthbench.cli.display import make_watcher
 from depthbench.cli.output import console, make_table, print_json
-from depthbench.data import TokenData, default_data, ensure, load_tokenizer
+from depthbench.cli.setup import cores, execution_for, find_tokens, is_small, open_study, pin
+from depthbench.data import TokenData, default_data, load_tokenizer
 from depthbench.data.defaults import DEFAULTS
 from depthbench.data.manifest import MANIFEST
 from depthbench.errors import UserError
 from depthbench.files import make_folder
-from depthbench.progress import Progress, duration
+from depthbench.progress import duration
 from depthbench.report import write_report
 from depthbench.report.terminal import render
-from depthbench.shape import ModelShape, human, parse_count
-from depthbench.study.catalogue import find_study
+from depthbench.shape import human, parse_count
 from depthbench.study.cell import Cell, DataPin
-from depthbench.study.override import Overrides, override
 from depthbench.study.plan import CPU_UTILISATION, PlanRow, measured_matmul_rate, plan_rows, total_flops
 from depthbench.study.results import read_results
 from depthbench.study.runner import Report, Runner
-from depthbench.study.store import find_runs, run_folder
+from depthbench.study.store import find_runs
 from depthbench.study.study import Study
-from depthbench.study.train_cell import CLAIMED, train_cell
-from depthbench.train.execution import Execution, find_device
-from depthbench.train.loop import StepReport
-from depthbench.train.recipe import Recipe
 
-SMALL_PARAMETERS = 20_000_000  # below this a core trains a cell as fast alone as with help (benchmarks/workers.py)
 UNPREPARED = "not prepared"
-
-
-# --- where the tokens are -------------------------------------------------------------------------------------------
-
-
-def find_tokens(source: str, tokenizer: str) -> Path:
-    """The folder of token files that `source` means: itself, or the cache of a default source, prepared if need be."""
-    folder = Path(source)
-    if (folder / MANIFEST).exists():
-        return folder
-    if source in DEFAULTS:
-        return ensure(source, tokenizer)
-    if folder.exists():
-        raise UserError(f"{source} holds no token files; first: depthbench data prepare {source} --out FOLDER")
-    raise UserError(f"data {source!r} is neither a folder of token files nor one of: {', '.join(DEFAULTS)}")
-
-
-def pin(source: str, data: TokenData) -> DataPin:
-    """What a cell records of its data."""
-    manifest = data.manifest
-    return DataPin(Path(source).name, manifest.tokenizer, manifest.fingerprint, manifest.validation_sha256)
-
-
-def open_study(name: str, changes: arguments.StudyOptions) -> Study:
-    """The study with the command line's changes."""
-    known = {item.name for item in fields(Overrides)}
-    return override(find_study(name), Overrides(**{k: v for k, v in vars(changes).items() if k in known}))
-
-
-# --- how to run -----------------------------------------------------------------------------------------------------
-
-
-def is_small(shapes: Sequence[ModelShape], device: str) -> bool:
-    """Whether single-threaded workers side by side beat one worker with all cores."""
-    return device == "cpu" and max(shape.total_parameters for shape in shapes) <= SMALL_PARAMETERS
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def execution_for(hardware: arguments.Hardware, threads: int) -> Execution:
-    """The execution that the options ask for. Raises `UserError` if the device is missing."""
-    find_device(hardware.device)
-    return Execution(**{**vars(hardware), "threads": hardware.threads or threads})
-
-
-# --- train ----------------------------------------------------------------------------------------------------------
-
-
-def train(verb: arguments.Train) -> int:
-    """One run, in this process."""
-    tokens = find_tokens(verb.data, "bytes")
-    data = TokenData.open(tokens)
-    shape = ModelShape(
-        n_layers=verb.n_layers,
-        d_model=verb.d_model,
-        n_heads=verb.heads,
-        n_kv_heads=verb.kv_heads,
-        d_ff=verb.d_ff,
-        vocab_size=verb.vocab_size or data.manifest.vocab_size,
-        context=verb.context,
-    )
-    wanted = {item.name for item in fields(Recipe)}
-    recipe = Recipe(**{key: value for key, value in vars(verb).items() if key in wanted})
-    study = Study("train", (verb.design,), (verb.learning_rate,), recipe, shapes=(shape,), seeds=(verb.seed,))
-    (cell,) = study.cells(pin(verb.data, data))
-    execution = execution_for(verb.hardware, 1 if is_small([shape], verb.hardware.device) else cores())
-    folder = run_folder(make_folder(verb.out), cell)
-    folder.create(cell)
-    start = folder.state().step
-    with _asked_to_stop() as stopping, Progress(cell.label, recipe.steps, start=start) as progress:
-
-        def show(step: StepReport) -> None:
-            progress.update(step.step, f"step {step.step}/{step.steps}  loss {step.loss:.4f}  {step.tokens_per_second:,.0f} tok/s")
-
-        status = train_cell(folder, data, execution, report=show, notify=warn, should_stop=lambda: bool(stopping))
-    if status == CLAIMED:
-        raise UserError(f"{folder.path} is being trained by another process; wait for it or stop it")
-    if status == "stopped":
-        print(f"stopped and saved; the same command continues. {folder.path}", file=sys.stderr)
-        return 130
-    return _print_result(cell, folder.path, folder.result() or {}, verb.json)
-
-
-def _print_result(cell: Cell, path: Path, result: dict[str, object], as_json: bool) -> int:
-    if as_json:
-        print_json({"run": str(path), **result})
-    elif result["status"] == "diverged":
-        print(f"{cell.label}: diverged at update {result['steps']}\n{path}")
-    else:
-        parameters = result["parameters"]
-        assert isinstance(parameters, dict)
-        print(
-            f"{cell.label}: validation loss {result['loss']:.4f} nats per token, {result['bits_per_byte']:.4f} bits per byte"
-            f" over {result['validation_tokens']:,} tokens\n"
-            f"{human(parameters['total'])} parameters ({human(parameters['backbone'])} backbone), {result['tokens']:,} training"
-            f" tokens in {duration(float(str(result['seconds'])))}\n{path}"
-        )
-    return 0
-
-
-@contextmanager
-def _asked_to_stop() -> Iterator[list[int]]:
-    """A list that fills when SIGINT or SIGTERM arrives; a second one ends at once."""
-    heard: list[int] = []
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        if heard:
-            raise KeyboardInterrupt
-        heard.append(number)
-
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield heard
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def warn(text: str) -> None:
-    """A line on stderr."""
-    print(f"warning: {text}", file=sys.stderr)
-
-
-# --- plan -----------------------------------------------------------------------------------------------------------
 
 
 def plan(verb: arguments.Plan) -> int:
@@ -194,8 +57,8 @@ def plan(verb: arguments.Plan) -> int:
     _print_plan(study, cells, rows)
     out = console()
     out.print(
-        f"about {duration(seconds)} with {workers} worker{'s' * (workers > 1)} at {human(rate)}FLOP/s each ({how}); a rough figure: designs"
-        " with much mixing run below it"
+        f"about {duration(seconds)} with {workers} worker{'s' * (workers > 1)} at {human(rate)}FLOP/s each ({how});"
+        " a rough figure: designs with much mixing run below it"
     )
     return 0
 
@@ -235,12 +98,9 @@ def _print_plan(study: Study, cells: list[Cell], rows: list[PlanRow]) -> None:
     rates = ", ".join(f"{rate:g}" for rate in study.learning_rates)
     out.print(f"{len(cells)} cells: learning rates {rates}; seeds {', '.join(map(str, study.seeds))}; data {data.source} ({state})")
     out.print(
-        f"{human(sum(cell.tokens for cell in cells))} tokens and {human(total_flops(rows))} FLOPs in all (matrix products; 2 a multiply-add;"
-        " backward = 2 forward). Tokens and FLOPs a cell; own = the design's parameters beyond Pre-LN."
+        f"{human(sum(cell.tokens for cell in cells))} tokens and {human(total_flops(rows))} FLOPs in all (matrix products; 2 a"
+        " multiply-add; backward = 2 forward). Tokens and FLOPs a cell; own = the design's parameters beyond Pre-LN."
     )
-
-
-# --- run ------------------------------------------------------------------------------------------------------------
 
 
 def run(verb: arguments.Run) -> int:
@@ -281,9 +141,6 @@ def _conclude(study: Study, out: Path, done: Report, as_json: bool) -> int:
         print("interrupted; what ran is saved, and the same command continues", file=sys.stderr)
         return 130
     return 1 if failed else 0
-
-
-# --- status and report ----------------------------------------------------------------------------------------------
 
 
 def status(verb: arguments.Status) -> int:

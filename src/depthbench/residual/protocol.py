@@ -94,7 +94,7 @@ class Residual(nn.Module):
         with torch.device("meta"):
             residual = cls(shape)
             links = [residual.link(i) for i in range(min(shape.n_sublayers, 3))]
-        return {name for module in (residual, *links) for name in module.no_decay}
+        return set(residual.no_decay).union(*(link.no_decay for link in links))
 
     def open(self, embedding: Tensor) -> State:
         """`[B, T, d]` to whatever the design carries. Default: the stream itself."""

@@ -1,7 +1,7 @@
 """Running a study on this machine: a few worker processes, one cell each at a time.
 
-A failure is recorded and the rest carried on; a worker that dies takes only its cell down; Ctrl-C saves what runs and ends; a second
-run continues. Two runners may share a folder: a cell is trained by whoever claims it, and the other waits for its result.
+A failure is recorded and the rest carried on; a worker that dies takes only its cell down; Ctrl-C saves what runs and ends; a
+second run continues. Two runners may share a folder: a cell is trained by whoever claims it, and the other waits for its result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -104,11 +104,9 @@ class Process:
     def send(self, order: dict[str, Any]) -> None:
         """Give it an order; a dead worker is noticed when its output ends."""
         assert self.process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps(order).encode() + b"\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            pass
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The events that have arrived; the last one is `{"event": "dead"}` if the process is gone."""
@@ -123,10 +121,8 @@ class Process:
         """Wait for its end, however it comes. Returns the exit code."""
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
-                try:
+                with suppress(BrokenPipeError):
                     stream.close()
-                except BrokenPipeError:
-                    pass
         try:
             return self.process.wait(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:

@@ -7,6 +7,7 @@ import platform
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -131,13 +132,11 @@ def result_of(cell: Cell, model: Transformer, data: TokenData, outcome: Outcome)
 def record_failure(folder: RunFolder, error: BaseException) -> None:
     """Write `failure.json`: the last line for tables, the traceback for whoever mends it."""
     line = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}".rstrip(": ")
-    try:
+    with suppress(OSError):  # a full disk must not hide the error that is on its way up
         write_json(
             folder.failure_path,
             {"error": line.splitlines()[0] if line else "unknown", "traceback": traceback.format_exception(error), "at": _now()},
         )
-    except OSError:
-        pass  # a full disk must not hide the error that is on its way up
 
 
 def _record_environment(folder: RunFolder, execution: Execution) -> None:

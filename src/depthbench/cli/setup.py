@@ -1,0 +1,68 @@
+"""What the verbs share: finding the tokens, applying the changes to a study, choosing workers and threads."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from depthbench.cli import arguments
+from depthbench.data import TokenData, ensure
+from depthbench.data.defaults import DEFAULTS
+from depthbench.data.manifest import MANIFEST
+from depthbench.errors import UserError
+from depthbench.shape import ModelShape
+from depthbench.study.catalogue import find_study
+from depthbench.study.cell import DataPin
+from depthbench.study.override import Overrides, override
+from depthbench.study.study import Study
+from depthbench.train.execution import Execution, find_device
+
+SMALL_PARAMETERS = 20_000_000  # below this a core trains a cell as fast alone as with help (benchmarks/workers.py)
+
+
+def find_tokens(source: str, tokenizer: str) -> Path:
+    """The folder of token files that `source` means: itself, or the cache of a default source, prepared if need be."""
+    folder = Path(source)
+    if (folder / MANIFEST).exists():
+        return folder
+    if source in DEFAULTS:
+        return ensure(source, tokenizer)
+    if folder.exists():
+        raise UserError(f"{source} holds no token files; first: depthbench data prepare {source} --out FOLDER")
+    raise UserError(f"data {source!r} is neither a folder of token files nor one of: {', '.join(DEFAULTS)}")
+
+
+def pin(source: str, data: TokenData) -> DataPin:
+    """What a cell records of its data."""
+    manifest = data.manifest
+    return DataPin(Path(source).name, manifest.tokenizer, manifest.fingerprint, manifest.validation_sha256)
+
+
+def open_study(name: str, changes: arguments.StudyOptions) -> Study:
+    """The study with the command line's changes."""
+    known = {item.name for item in fields(Overrides)}
+    return override(find_study(name), Overrides(**{k: v for k, v in vars(changes).items() if k in known}))
+
+
+def is_small(shapes: Sequence[ModelShape], device: str) -> bool:
+    """Whether single-threaded workers side by side beat one worker with all cores."""
+    return device == "cpu" and max(shape.total_parameters for shape in shapes) <= SMALL_PARAMETERS
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def execution_for(hardware: arguments.Hardware, threads: int) -> Execution:
+    """The execution that the options ask for. Raises `UserError` if the device is missing."""
+    find_device(hardware.device)
+    return Execution(**{**vars(hardware), "threads": hardware.threads or threads})
+
+
+def warn(text: str) -> None:
+    """A line on stderr."""
+    print(f"warning: {text}", file=sys.stderr)

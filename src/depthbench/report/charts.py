@@ -1,0 +1,185 @@
+"""Loss against aspect ratio: one chart specification, saved as interactive HTML, PNG and PDF.
+
+Altair and vl-convert take most of a second to import, so they are imported where they are used.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from depthbench import files
+from depthbench.report.looks import SOLID, looks
+from depthbench.report.notes import diverged_note, parameter_span, seeds_note
+from depthbench.report.rows import Shape
+from depthbench.report.summary import CellSummary, Summary
+
+if TYPE_CHECKING:
+    import altair as alt
+
+NAME = "loss_vs_aspect_ratio"
+WIDTH, HEIGHT = 480, 320  # of the plotting area, in pixels
+SHARPNESS = 3  # pixels of the PNG for each of these
+DASHED_FROM = 5  # with fewer designs, markers tell solid lines apart
+X_MARGIN = 1.15
+FADED = 0.06
+LINE_LENGTH = 92
+FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
+X_TITLE = "deeper, narrower  ←  aspect ratio d_model / n_layers  →  shallower, wider"
+Y_TITLE = "validation loss (nats per token)"
+_TEXT = {"labelFont": FONT, "titleFont": FONT, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
+_BLACK = {"labelColor": "black", "titleColor": "black"}
+CONFIG: dict[str, Any] = {
+    "background": "white",
+    "font": FONT,
+    "padding": 10,
+    "axis": {**_TEXT, **_BLACK, "gridColor": "#E4E4E4", "domainColor": "black", "tickColor": "black"},
+    "legend": {**_TEXT, **_BLACK},
+    "title": {"anchor": "start", "fontSize": 14, "subtitleFontSize": 11, "subtitleColor": "#444444", "offset": 12, "subtitlePadding": 5},
+    "view": {"stroke": None},
+}
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>body {{ background: white; font: 14px Helvetica, Arial, sans-serif; margin: 1em }}</style>
+<script>{library}</script>
+</head>
+<body>
+<div id="chart"></div>
+<p>Click a design in the legend to single it out, shift-click to add another, double-click to see all again.
+Point at a marker for its numbers.</p>
+<script>
+vegaEmbed("#chart", {spec}, {options}).catch(error => {{ document.getElementById("chart").textContent = String(error); }});
+</script>
+</body>
+</html>
+"""
+
+
+def loss_chart(summary: Summary, missing: Sequence[str] = (), title: str = "") -> alt.LayerChart:
+    """Mean loss of every design and shape against aspect ratio, with bars of ± one standard deviation where there are seeds.
+
+    Cells without a loss are not drawn; the subtitle names them and counts the `missing` runs. The loss axis does not start at zero.
+    """
+    import altair as alt
+
+    labels = list(dict.fromkeys(cell.label for cell in summary.drawn))
+    style = looks(summary.labels)
+    dashes = [style[label].dash if len(labels) >= DASHED_FROM else SOLID for label in labels]
+    legend = alt.Legend(title="design", symbolSize=90, symbolStrokeWidth=1, symbolOpacity=1, labelLimit=240)
+    clicked = alt.selection_point(name="clicked", fields=["design"], bind="legend")
+    base = alt.Chart({"values": [_point(cell) for cell in summary.drawn]}).encode(
+        x=_x_axis(summary.shapes),
+        color=alt.Color("design:N", legend=legend).scale(domain=labels, range=[style[label].colour for label in labels]),
+        opacity=alt.when(clicked).then(alt.value(1)).otherwise(alt.value(FADED)),
+    )
+    y = alt.Y("loss:Q").scale(zero=False, padding=12).title(Y_TITLE)
+    dash = alt.StrokeDash("design:N", legend=None).scale(domain=labels, range=dashes)
+    marker = alt.Shape("design:N", legend=legend).scale(domain=labels, range=[style[label].marker for label in labels])
+    lines = base.mark_line(strokeWidth=1.6).encode(y=y, strokeDash=dash)
+    points = base.mark_point(filled=True, size=75, stroke="white", strokeWidth=0.6).encode(y=y, shape=marker, tooltip=_tooltips())
+    spread = base.transform_filter("isValid(datum.low)").encode(y=alt.Y("low:Q").title(Y_TITLE), y2="high:Q")
+    bars = spread.mark_errorbar(ticks={"size": 7, "thickness": 1.2}, thickness=1.2)
+    heading = alt.Title(title or "Loss against aspect ratio", subtitle=_caption(summary, missing))
+    chart = alt.LayerChart(layer=[bars, lines, points.add_params(clicked)], width=WIDTH, height=HEIGHT, title=heading)
+    return chart.configure(**CONFIG)
+
+
+def save(chart: alt.LayerChart, folder: Path) -> list[Path]:
+    """Write the chart to `folder` as self-contained HTML, PNG and PDF, each atomically, and give the paths."""
+    import altair as alt
+    import vl_convert
+
+    spec = chart.to_dict()
+    version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    html_path, png_path, pdf_path = (folder / f"{NAME}.{kind}" for kind in ("html", "png", "pdf"))
+    files.write_text(html_path, html_page(spec, vl_convert.javascript_bundle(vl_version=version)))
+    files.write_bytes(png_path, vl_convert.vegalite_to_png(spec, vl_version=version, scale=SHARPNESS))
+    files.write_bytes(pdf_path, vl_convert.vegalite_to_pdf(spec, vl_version=version))
+    return [html_path, png_path, pdf_path]
+
+
+def html_page(spec: dict[str, Any], library: str) -> str:
+    """A page that shows `spec` with the JavaScript in `library`, and is forbidden to load anything from anywhere.
+
+    Every `<` of the specification is written as an escape, so that no name in it can end the script.
+    """
+    options = {"renderer": "svg", "actions": {"export": True, "source": False, "compiled": False, "editor": False}}
+    content = json.dumps(spec, allow_nan=False).replace("<", "\\u003c")
+    title = html.escape(spec["title"]["text"])
+    return PAGE.format(title=title, library=library, spec=content, options=json.dumps(options))
+
+
+def _x_axis(shapes: Sequence[Shape]) -> alt.X:
+    """Logarithmic, with a tick at every aspect ratio that says how many layers it has."""
+    import altair as alt
+
+    layers: dict[float, set[int]] = {}
+    for shape in shapes:
+        layers.setdefault(shape.aspect_ratio, set()).add(shape.n_layers)
+    ticks = sorted(layers)
+    labels = [[f"{ratio:.3g}", ", ".join(map(str, sorted(layers[ratio]))) + "L"] for ratio in ticks]
+    axis = alt.Axis(
+        values=ticks,
+        labelExpr=f"{json.dumps(labels)}[indexof({json.dumps(ticks)}, datum.value)]",
+        labelOverlap="greedy",
+        titlePadding=10,
+    )
+    domain = [ticks[0] / X_MARGIN, ticks[-1] * X_MARGIN]
+    return alt.X("aspect_ratio:Q", axis=axis).scale(type="log", domain=domain, nice=False).title(X_TITLE)
+
+
+def _point(cell: CellSummary) -> dict[str, Any]:
+    loss, spread = cell.loss or 0.0, cell.loss_sd
+    return {
+        "design": cell.label,
+        "shape": cell.shape.name,
+        "aspect_ratio": cell.shape.aspect_ratio,
+        "loss": loss,
+        "low": None if spread is None else loss - spread,
+        "high": None if spread is None else loss + spread,
+        "spread": "one seed" if spread is None else f"{spread:.4f}",
+        "bits_per_byte": cell.bits_per_byte,
+        "total": parameter_span(cell.total_parameters, cell.total_parameters),
+        "backbone": parameter_span(cell.backbone_parameters, cell.backbone_parameters),
+        "own": parameter_span(cell.design_parameters, cell.design_parameters),
+        "learning_rate": f"{cell.learning_rate:g}",
+        "seeds": ", ".join(map(str, cell.seeds)),
+        "tokens_per_second": cell.tokens_per_second,
+    }
+
+
+def _tooltips() -> list[alt.Tooltip]:
+    import altair as alt
+
+    return [
+        alt.Tooltip("design:N"),
+        alt.Tooltip("shape:N", title="layers × width"),
+        alt.Tooltip("aspect_ratio:Q", title="aspect ratio", format=".3~g"),
+        alt.Tooltip("loss:Q", title="loss (nats per token)", format=".4f"),
+        alt.Tooltip("spread:N", title="± sd over seeds"),
+        alt.Tooltip("bits_per_byte:Q", title="bits per byte", format=".4f"),
+        alt.Tooltip("total:N", title="parameters, total"),
+        alt.Tooltip("backbone:N", title="parameters, backbone"),
+        alt.Tooltip("own:N", title="of these the design's"),
+        alt.Tooltip("learning_rate:N", title="learning rate"),
+        alt.Tooltip("seeds:N"),
+        alt.Tooltip("tokens_per_second:Q", title="training tokens per second", format=",.0f"),
+    ]
+
+
+def _caption(summary: Summary, missing: Sequence[str]) -> list[str]:
+    totals = [cell.total_parameters for cell in summary.cells]
+    sizes = f"{parameter_span(min(totals), max(totals))} total parameters; L: layers."
+    found = [sizes, seeds_note(summary), diverged_note(summary)]
+    found.append(f"Unfinished: {len(missing)} runs are missing." if missing else "")
+    return textwrap.wrap(" ".join(note for note in found if note), LINE_LENGTH)
