@@ -54,7 +54,10 @@ def _print(facts: dict[str, Any], as_json: bool) -> int:
         out.print(f"skipped {len(facts['skipped'])} files that are not text, listed in manifest.json; the first is")
         out.print(f"  {escape(facts['skipped'][0]['file'])}: {escape(facts['skipped'][0]['reason'])}")
     if facts["empty_documents"] or facts["ignored"]:
-        out.print(f"left out {facts['empty_documents']} empty documents and {facts['ignored']} files of other kinds")
+        kinds = sorted(facts["ignored"].items(), key=lambda item: -item[1])
+        named = ", ".join(f"{ending} {count}" for ending, count in kinds[:4]) + (", …" if len(kinds) > 4 else "")
+        others = f" and {sum(facts['ignored'].values())} files of other kinds ({escape(named)})" if kinds else ""
+        out.print(f"left out {facts['empty_documents']} empty documents{others}")
     checked = "every hash checked" if facts["verified"] else "sizes checked; --verify hashes everything"
     out.print(f"fingerprint {facts['fingerprint'][:16]} ({checked})")
     return 0

@@ -100,16 +100,17 @@ class LiveWatcher(LineWatcher):
             self.live.start()
 
     def tick(self, running: Sequence[Running], report: Report, waiting: int) -> None:
-        """Redraw; close when nothing is left to show."""
-        if not running and not waiting:
-            self.live.stop()
-            return
+        """Redraw."""
         table: Table = make_table("cell", "step", "loss", "tokens/s")
         for r in running:
             loss = f"{r.loss:.4f}" if r.loss is not None else ""
             table.add_row(escape(r.cell.label), f"{r.step}/{r.cell.recipe.steps}", loss, f"{r.tokens_per_second:,.0f}")
         line = f"{self.ended_count}/{self.total} cells  {waiting} waiting  {self.work.eta(running)}"
         self.live.update(Group(table, Text(line)))
+
+    def close(self) -> None:
+        """Take the live display away."""
+        self.live.stop()
 
     def say(self, line: str) -> None:
         """Write a line above the table."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from depthbench import files
 from depthbench.report.looks import SOLID, looks
-from depthbench.report.notes import diverged_note, parameter_span, seeds_note
+from depthbench.report.notes import diverged_note, parameter_span
 from depthbench.report.rows import Shape
 from depthbench.report.summary import CellSummary, Summary
 
@@ -27,7 +27,7 @@ SHARPNESS = 3  # pixels of the PNG for each of these
 DASHED_FROM = 5  # with fewer designs, markers tell solid lines apart
 X_MARGIN = 1.15
 FADED = 0.06
-LINE_LENGTH = 92
+LINE_LENGTH = 100
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 X_TITLE = "deeper, narrower  ←  aspect ratio d_model / n_layers  →  shallower, wider"
 Y_TITLE = "validation loss (nats per token)"
@@ -39,7 +39,7 @@ CONFIG: dict[str, Any] = {
     "padding": 10,
     "axis": {**_TEXT, **_BLACK, "gridColor": "#E4E4E4", "domainColor": "black", "tickColor": "black"},
     "legend": {**_TEXT, **_BLACK},
-    "title": {"anchor": "start", "fontSize": 14, "subtitleFontSize": 11, "subtitleColor": "#444444", "offset": 12, "subtitlePadding": 5},
+    "title": {"anchor": "start", "fontSize": 14, "offset": 12, "subtitleFontSize": 11, "subtitleColor": "#444", "subtitlePadding": 4},
     "view": {"stroke": None},
 }
 PAGE = """<!DOCTYPE html>
@@ -75,23 +75,25 @@ def loss_chart(summary: Summary, missing: Sequence[str] = (), title: str = "") -
     labels = list(dict.fromkeys(cell.label for cell in summary.drawn))
     style = looks(summary.labels)
     dashes = [style[label].dash if len(labels) >= DASHED_FROM else SOLID for label in labels]
-    legend = alt.Legend(title="design", symbolSize=90, symbolStrokeWidth=1, symbolOpacity=1, labelLimit=240)
+    legend = alt.Legend(title="design", symbolSize=80, symbolStrokeWidth=0, symbolOpacity=1, labelLimit=240)
     clicked = alt.selection_point(name="clicked", fields=["design"], bind="legend")
-    base = alt.Chart({"values": [_point(cell) for cell in summary.drawn]}).encode(
+    base = alt.Chart({"values": _points(summary)}).encode(
         x=_x_axis(summary.shapes),
         color=alt.Color("design:N", legend=legend).scale(domain=labels, range=[style[label].colour for label in labels]),
         opacity=alt.when(clicked).then(alt.value(1)).otherwise(alt.value(FADED)),
     )
     y = alt.Y("loss:Q").scale(zero=False, padding=12).title(Y_TITLE)
-    dash = alt.StrokeDash("design:N", legend=None).scale(domain=labels, range=dashes)
+    dash = alt.StrokeDash("design:N", legend=legend).scale(domain=labels, range=dashes)
     marker = alt.Shape("design:N", legend=legend).scale(domain=labels, range=[style[label].marker for label in labels])
     lines = base.mark_line(strokeWidth=1.6).encode(y=y, strokeDash=dash)
-    points = base.mark_point(filled=True, size=75, stroke="white", strokeWidth=0.6).encode(y=y, shape=marker, tooltip=_tooltips())
-    spread = base.transform_filter("isValid(datum.low)").encode(y=alt.Y("low:Q").title(Y_TITLE), y2="high:Q")
-    bars = spread.mark_errorbar(ticks={"size": 7, "thickness": 1.2}, thickness=1.2)
+    points = base.mark_point(filled=True, size=75, stroke="white", strokeWidth=0.5).encode(y=y, shape=marker, tooltip=_tooltips())
+    bars = base.transform_filter("isValid(datum.low)").encode(y=alt.Y("low:Q").title(Y_TITLE), y2="high:Q")
+    bars = bars.mark_errorbar(ticks={"size": 7, "thickness": 1.2}, thickness=1.2)
     heading = alt.Title(title or "Loss against aspect ratio", subtitle=_caption(summary, missing))
-    chart = alt.LayerChart(layer=[bars, lines, points.add_params(clicked)], width=WIDTH, height=HEIGHT, title=heading)
-    return chart.configure(**CONFIG)
+    layers = [lines, points.add_params(clicked)]
+    if any(cell.loss_sd is not None for cell in summary.drawn):
+        layers.insert(0, bars)
+    return alt.LayerChart(layer=layers, width=WIDTH, height=HEIGHT, title=heading, config=CONFIG)
 
 
 def save(chart: alt.LayerChart, folder: Path) -> list[Path]:
@@ -102,7 +104,7 @@ def save(chart: alt.LayerChart, folder: Path) -> list[Path]:
     spec = chart.to_dict()
     version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     html_path, png_path, pdf_path = (folder / f"{NAME}.{kind}" for kind in ("html", "png", "pdf"))
-    files.write_text(html_path, html_page(spec, vl_convert.javascript_bundle(vl_version=version)))
+    files.write_text(html_path, html_page(spec, vl_convert.javascript_bundle(vl_version=version)))  # type: ignore[call-arg]
     files.write_bytes(png_path, vl_convert.vegalite_to_png(spec, vl_version=version, scale=SHARPNESS))
     files.write_bytes(pdf_path, vl_convert.vegalite_to_pdf(spec, vl_version=version))
     return [html_path, png_path, pdf_path]
@@ -136,6 +138,16 @@ def _x_axis(shapes: Sequence[Shape]) -> alt.X:
     )
     domain = [ticks[0] / X_MARGIN, ticks[-1] * X_MARGIN]
     return alt.X("aspect_ratio:Q", axis=axis).scale(type="log", domain=domain, nice=False).title(X_TITLE)
+
+
+def _points(summary: Summary) -> list[dict[str, Any]]:
+    """Every cell with a loss, and a gap where a design has none at an aspect ratio, so that no line runs over it."""
+    found = [_point(cell) for cell in summary.drawn]
+    ratios = {shape.aspect_ratio for shape in summary.shapes}
+    for label in summary.labels:
+        has = {cell.shape.aspect_ratio for cell in summary.drawn if cell.label == label}
+        found += [{"design": label, "aspect_ratio": ratio, "loss": None} for ratio in sorted(ratios - has) if has]
+    return found
 
 
 def _point(cell: CellSummary) -> dict[str, Any]:
@@ -179,7 +191,19 @@ def _tooltips() -> list[alt.Tooltip]:
 
 def _caption(summary: Summary, missing: Sequence[str]) -> list[str]:
     totals = [cell.total_parameters for cell in summary.cells]
-    sizes = f"{parameter_span(min(totals), max(totals))} total parameters; L: layers."
-    found = [sizes, seeds_note(summary), diverged_note(summary)]
+    found = [f"{parameter_span(min(totals), max(totals))} total parameters; L: layers.", _seeds(summary)]
+    if any(len(cell.learning_rates) > 1 for cell in summary.cells):
+        found.append("Each point at the best of its learning rates.")
+    found.append(diverged_note(summary))
     found.append(f"Unfinished: {len(missing)} runs are missing." if missing else "")
     return textwrap.wrap(" ".join(note for note in found if note), LINE_LENGTH)
+
+
+def _seeds(summary: Summary) -> str:
+    counts = [len(cell.seeds) for cell in summary.drawn]
+    if not counts:
+        return "No run has a loss."
+    if max(counts) == 1:
+        return "One seed per point, so no error bars."
+    span = f"{max(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    return f"Mean over {span} seeds, bars ± 1 sample standard deviation."

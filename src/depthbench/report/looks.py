@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 STAR = "M0,-1.2L0.35,-0.42L1.18,-0.37L0.55,0.17L0.75,0.97L0,0.52L-0.75,0.97L-0.55,0.17L-1.18,-0.37L-0.35,-0.42Z"
-HOURGLASS = "M-0.9,-1L0.9,-1L-0.9,1L0.9,1Z"
-BOW_TIE = "M-1,-0.9L-1,0.9L1,-0.9L1,0.9Z"
-BAR = "M-1.1,-0.4L1.1,-0.4L1.1,0.4L-1.1,0.4Z"
+HOURGLASS = "M-1.1,-1.1L1.1,-1.1L0.3,0L1.1,1.1L-1.1,1.1L-0.3,0Z"
+BOW_TIE = "M-1.1,-1.1L0,-0.3L1.1,-1.1L1.1,1.1L0,0.3L-1.1,1.1Z"
+BAR = "M-1.2,-0.55L1.2,-0.55L1.2,0.55L-1.2,0.55Z"
 SOLID: tuple[int, ...] = (1, 0)
 
 
@@ -28,7 +28,7 @@ class Look:
 LOOKS = {
     "preln": Look("#000000", "circle"),
     "sandwich": Look("#888888", "square", (6, 2)),
-    "lns": Look("#CC79A7", "triangle-up", (2, 2)),
+    "lns": Look("#CC79A7", "triangle-up", (10, 3, 2, 3, 2, 3)),
     "deepnorm": Look("#882255", "triangle-down", (8, 2, 2, 2)),
     "keel": Look("#999933", "cross", (4, 4)),
     "hc": Look("#D55E00", "diamond"),

@@ -16,7 +16,8 @@ def notes(rows: Sequence[ResultRow], summary: Summary) -> list[str]:
     """One sentence each, the weightiest first."""
     elsewhere = [cell for cell in summary.drawn if cell.diverged_steps]
     found = [seeds_note(summary), diverged_note(summary)]
-    found += [_name_diverged("Diverged at a learning rate that was not chosen", elsewhere), *_trend_notes(summary), *_mixtures(rows)]
+    found.append(_name_diverged("Diverged at a learning rate that was not chosen", elsewhere))
+    found += [*_trend_notes(summary), *_mixtures(rows)]
     return [note for note in found if note]
 
 

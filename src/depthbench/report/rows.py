@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -141,6 +143,13 @@ def _some(runs: list[str], most: int = 2) -> str:
 def _order(row: ResultRow) -> tuple[object, ...]:
     rank = DESIGNS.index(row.design) if row.design in DESIGNS else len(DESIGNS)
     return rank, row.design, row.options, row.shape.order, row.learning_rate, row.seed
+
+
+def short_names(labels: Sequence[str]) -> dict[str, str]:
+    """Every label with the folder of a user's file left out (`mine.py:MyResidual`), unless two would then be one."""
+    short = {label: re.sub(r"^[^\[]*/(?=[^/\[]+\.py:)", "", label) for label in labels}
+    counts = Counter(short.values())
+    return {label: name if counts[name] == 1 else label for label, name in short.items()}
 
 
 def to_csv(rows: Sequence[ResultRow]) -> str:

@@ -1,8 +1,8 @@
 """From runs to numbers: the mean over seeds of every design and shape, and how each design's loss moves with depth.
 
-Conventions (protocol.md section 8): of the learning rates tried, each design and shape stands at the one with the lowest mean loss over
-its seeds; a learning rate at which a seed diverged is worse than any other. Spread is the sample standard deviation over
-seeds (n - 1). The *depth trend* is the least-squares slope of mean loss against log2(n_layers), in nats per token and doubling of
+Conventions (docs: protocol): of the learning rates tried, each design and shape stands at the one with the lowest mean loss
+over its seeds; one at which a seed diverged is worse than any other. Spread is the sample standard deviation over seeds
+(n - 1). The *depth trend* is the least-squares slope of mean loss against log2(n_layers), in nats per token and doubling of
 depth (negative: deeper is better); the *depth gain* is the loss at the widest shape minus the loss at the deepest (positive:
 deeper is better). Both use only the shapes that every compared design has finished. They are point estimates.
 """
@@ -14,15 +14,15 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from depthbench.report.rows import ResultRow, Shape
+from depthbench.report.rows import ResultRow, Shape, short_names
 
 CONVENTIONS = {
     "loss": "validation loss in nats per token, mean over seeds",
     "loss_sd": "sample standard deviation over seeds; null with one seed",
     "bits_per_byte": "mean over seeds, per UTF-8 byte of the predicted text",
-    "learning_rate": "of those tried, the one with the lowest mean loss for this design and shape; one with a diverged seed is worst",
-    "slope": "least-squares slope of mean loss against log2(n_layers): nats per token per doubling of depth, below 0 if deeper is better",
-    "depth_gain": "loss at the widest minus loss at the deepest compared shape, nats per token, above 0 if deeper is better",
+    "learning_rate": "of those tried, the one with the lowest mean loss here; one at which a seed diverged is worse than any other",
+    "slope": "least-squares slope of loss against log2(n_layers), nats per token per doubling of depth; below 0: deeper is better",
+    "depth_gain": "loss at the widest minus loss at the deepest compared shape, nats per token; above 0: deeper is better",
     "own_parameters": "the design's own parameters relative to all other parameters of the model, embedding and head included",
 }
 
@@ -91,18 +91,19 @@ class Summary:
 
 def aggregate(rows: Sequence[ResultRow]) -> Summary:
     """Summarise `rows`, which are those of one table in its order (see `one_table`)."""
+    names = short_names([row.label for row in rows])
     groups: dict[tuple[str, Shape], list[ResultRow]] = {}
     for row in rows:
-        groups.setdefault((row.label, row.shape), []).append(row)
-    cells = tuple(_cell(group) for group in groups.values())
-    labels = tuple(dict.fromkeys(row.label for row in rows))
+        groups.setdefault((names[row.label], row.shape), []).append(row)
+    cells = tuple(_cell(label, group) for (label, _), group in groups.items())
+    labels = tuple(dict.fromkeys(names.values()))
     shapes = tuple(sorted({row.shape for row in rows}, key=lambda shape: shape.order))
     compared = _compared(cells, shapes)
     trends = tuple(_trend(label, [cell for cell in cells if cell.label == label], compared) for label in labels)
     return Summary(labels, shapes, cells, compared, trends)
 
 
-def _cell(rows: Sequence[ResultRow]) -> CellSummary:
+def _cell(label: str, rows: Sequence[ResultRow]) -> CellSummary:
     rates: dict[float, list[ResultRow]] = {}
     for row in rows:
         rates.setdefault(row.learning_rate, []).append(row)
@@ -112,7 +113,7 @@ def _cell(rows: Sequence[ResultRow]) -> CellSummary:
     bits = [row.bits_per_byte for row in runs if row.bits_per_byte is not None]
     first = rows[0]
     return CellSummary(
-        label=first.label,
+        label=label,
         shape=first.shape,
         learning_rate=best if runs else None,
         loss=_mean(losses),

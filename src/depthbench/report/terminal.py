@@ -40,7 +40,8 @@ class TerminalReport:
         yield trend_table(self.summary)
         yield _small(
             "slope: nats per token for each doubling of depth, below 0 if deeper is better; gain: loss at the widest compared shape"
-            " minus loss at the deepest; own parameters: the design's, relative to all others of the model"
+            " minus loss at the deepest; best shape: lowest loss, with its bits per byte; own params: the design's own parameters"
+            " relative to all others of the model"
         )
         yield Text()
         for note in notes(self.rows, self.summary):
@@ -82,7 +83,7 @@ def loss_tables(summary: Summary, width: int) -> Iterator[RenderableType]:
 def trend_table(summary: Summary) -> Table:
     """Slope, gain, best shape and own parameters of every design."""
     table = _table(summary)
-    for head in ("slope", "gain", "best shape", "its bits/byte", "own parameters"):
+    for head in ("slope", "gain", "best shape", "bits/byte", "own params"):
         table.add_column(head, justify="right", no_wrap=True)
     for trend in summary.trends:
         table.add_row(Text(plain(trend.label)), *_trend_entries(trend))

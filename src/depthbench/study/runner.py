@@ -78,6 +78,9 @@ class Watcher:
     def note(self, cell: Cell, text: str) -> None:
         """Something unusual happened in a cell."""
 
+    def close(self) -> None:
+        """The runner has come to its end, however it did."""
+
 
 class Process:
     """A worker process and the cell it is training."""
@@ -92,6 +95,7 @@ class Process:
             start_new_session=True,  # Ctrl-C reaches the parent alone, which then stops the workers in order
         )
         self.running: Running | None = None
+        self.started = self.free = False  # free: it has started up, and has no order
         self.began = 0.0
         self.buffer = b""
 
@@ -167,6 +171,7 @@ class Runner:
                     process.process.kill()
                     process.close()
                 self.selector.close()
+                self.watcher.close()
         self.report.interrupted = self.stopping
         return self.report
 
@@ -194,13 +199,14 @@ class Runner:
             self._finish(process, event["status"], event["error"])
             self._next(process)
         elif kind == "ready":
+            process.started = process.free = True
             self._next(process)
         elif kind == "dead":
             self._bury(process)
 
     def _finish(self, process: Process, status: str, error: str) -> None:
         assert process.running is not None
-        cell, process.running = process.running.cell, None
+        cell, process.running, process.free = process.running.cell, None, True
         if status == CLAIMED:
             self.elsewhere.append(cell)
             return
@@ -210,11 +216,14 @@ class Runner:
 
     def _next(self, process: Process) -> None:
         """Give a free worker the next cell, or send it home when there is none."""
+        if not process.free:
+            return
         if self.stopping or not (self.queue or self.elsewhere):
+            process.free = False
             process.send({"stop": True})
         elif self.queue:
             cell = self.queue.pop(0)
-            process.running, process.began = Running(cell), time.monotonic()
+            process.running, process.free, process.began = Running(cell), False, time.monotonic()
             folder = run_folder(self.out, cell)
             order = {"run": str(folder.path), "data": str(self.data), "execution": asdict(self.execution)}
             process.send(order)
@@ -233,8 +242,7 @@ class Runner:
                 self.elsewhere.remove(cell)
                 self.queue.append(cell)
         for process in self.processes:
-            if process.running is None:
-                self._next(process)
+            self._next(process)
 
     def _bury(self, process: Process) -> None:
         """A worker's output has ended: normal after a stop; otherwise it died, with its cell if it had one."""
@@ -246,7 +254,9 @@ class Runner:
             error = f"the worker died ({how}); its last words are in log.txt"
             record_failure(run_folder(self.out, process.running.cell), RuntimeError(error))
             self._finish(process, "failed", error)
-        if not self.stopping and len(self.queue) > sum(p.running is None for p in self.processes):
+        if not process.started and not self.stopping:
+            raise RuntimeError(f"a worker process could not start (exit code {code}); its message is above")
+        if self.queue and not self.stopping and len(self.processes) < self.n_workers:
             self._start_worker()
 
     @contextmanager
