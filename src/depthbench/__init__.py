@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from depthbench.errors import UserError
 from depthbench.shape import Budget, ModelShape
 
 if TYPE_CHECKING:
     from depthbench.build import build_model, count_parameters
+    from depthbench.model.backbone import RMSNorm
     from depthbench.residual.protocol import Link, Residual
 
 __version__ = "0.1.0"
-__all__ = ["Budget", "Link", "ModelShape", "Residual", "build_model", "count_parameters"]
+__all__ = ["Budget", "Link", "ModelShape", "RMSNorm", "Residual", "UserError", "build_model", "count_parameters"]
 
 
 def __getattr__(name: str) -> Any:
@@ -27,4 +29,8 @@ def __getattr__(name: str) -> Any:
         from depthbench.residual import protocol
 
         return getattr(protocol, name)
+    if name == "RMSNorm":
+        from depthbench.model.backbone import RMSNorm
+
+        return RMSNorm
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -41,17 +43,23 @@ def test_leaving_early_ends_the_workers():
     assert not multiprocessing.active_children() and time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize("delay", [0.05, 0.5])
-def test_ctrl_c_is_one_exception_and_leaves_nobody(tmp_path, delay):
-    """Ctrl-C reaches the whole group of processes: also workers that still start, which print nothing."""
+def test_workers_leave_ctrl_c_to_their_parent():
+    mask = partial(signal.pthread_sigmask, signal.SIG_BLOCK)  # of no further signals: tells which are blocked
+    assert all(signal.SIGINT in blocked for blocked in in_order(mask, [(), ()], 2))
+    assert signal.SIGINT not in mask(())
+
+
+@pytest.fixture
+def parent(tmp_path):
+    """A process, leader of a group of its own, that has two workers for a minute."""
     script = tmp_path / "script.py"
     script.write_text(
         "import time\n"
         "from depthbench.data.workers import in_order\n"
         "if __name__ == '__main__':\n"
-        "    print('ready', flush=True)\n"
         "    try:\n"
-        "        list(in_order(time.sleep, [60, 60, 60], 2))\n"
+        "        print('ready', flush=True)\n"
+        "        list(in_order(time.sleep, [0, 60, 60, 60], 2))\n"
         "    except KeyboardInterrupt:\n"
         "        print('interrupted')\n"
     )
@@ -59,7 +67,26 @@ def test_ctrl_c_is_one_exception_and_leaves_nobody(tmp_path, delay):
         [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout.readline() == "ready\n"
+    yield process
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+# communicate() waits for everybody who holds the pipes, so for the workers too
+
+
+@pytest.mark.parametrize("delay", [0.05, 1.0])
+def test_ctrl_c_is_one_exception_and_leaves_nobody(parent, delay):
+    """Ctrl-C reaches the whole group of processes: also workers that still start, which print nothing."""
     time.sleep(delay)
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.communicate(timeout=20) == ("interrupted\n", "")  # waits for all that hold the pipes, so for the workers too
-    assert process.returncode == 0
+    os.killpg(parent.pid, signal.SIGINT)
+    assert parent.communicate(timeout=20) == ("interrupted\n", "")
+    assert parent.returncode == 0
+
+
+def test_no_worker_outlives_a_killed_parent(parent):
+    time.sleep(1)
+    parent.kill()
+    assert parent.communicate(timeout=20) == ("", "")
+    assert parent.returncode == -signal.SIGKILL

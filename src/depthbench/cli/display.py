@@ -17,7 +17,7 @@ from depthbench.cli.output import make_table
 from depthbench.cost.flops import training_flops
 from depthbench.progress import duration
 from depthbench.study.cell import Cell
-from depthbench.study.runner import Ended, Report, Running, Watcher
+from depthbench.study.runner import ELSEWHERE, Ended, Report, Running, Watcher
 
 LINE_SECONDS = 15.0
 
@@ -71,7 +71,7 @@ class LineWatcher(Watcher):
     def ended(self, item: Ended) -> None:
         """How a cell ended."""
         self.work.finish(item.cell)
-        self.ended_count += item.status in ("done", "diverged")
+        self.ended_count += item.status in ("done", "diverged", ELSEWHERE)
         error = f": {item.error}" if item.error else ""
         self.say(f"{self.ended_count}/{self.total}  {item.cell.label} {item.status}{error} in {duration(item.seconds)}")
 

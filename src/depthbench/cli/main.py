@@ -21,6 +21,7 @@ DESCRIPTION = """Which shape should a Transformer have, and which residual desig
 Start with: depthbench run quick"""
 
 USER_ERROR = 2
+FRAME = "╭─╮╰╯+-"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,8 +75,8 @@ def parse(words: list[str]) -> object:
 
 def one_line(box: str, words: list[str]) -> str:
     """The gist of tyro's framed message: what is wrong, the nearest valid option if there is one, and where the help is."""
-    lines = [line.strip("│╭╰─╮╯ \n") for line in box.splitlines()[1:]]
-    lines = [line for line in lines if line]
+    lines = [line.strip().strip("│|").strip() for line in box.splitlines()[1:]]  # the first line is the frame's title
+    lines = [line for line in lines if set(line) - set(FRAME)]
     gist = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
     suggested = next((line for before, line in pairwise(lines) if before.startswith(("Perhaps", "Similar"))), "")
     hint = f"did you mean {suggested.split()[0]}? " if suggested else ""

@@ -29,6 +29,7 @@ def validate(model: Transformer, data: TokenData, *, n_windows: int, batch_size:
     """Mean loss over the first `n_windows` validation windows (0: all), summed in float64."""
     device = next(model.parameters()).device
     total, tokens, n_bytes = 0.0, 0, 0
+    was_training = model.training
     model.eval()
     for inputs, targets in validation_batches(
         data, context=model.shape.context, batch_size=batch_size, n_windows=n_windows or None
@@ -40,5 +41,5 @@ def validate(model: Transformer, data: TokenData, *, n_windows: int, batch_size:
         total += float(losses.cpu().double().sum())
         tokens += targets.size
         n_bytes += data.bytes_of(targets)
-    model.train()
+    model.train(was_training)
     return Validation(total / tokens, total / (math.log(2) * max(n_bytes, 1)), tokens, n_bytes)

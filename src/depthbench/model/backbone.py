@@ -145,8 +145,8 @@ def joint_attention(
     q_BKGTC = q_BHTC.reshape(-1, n_kv_heads, n_heads // n_kv_heads, *q_BHTC.shape[2:]) * q_BHTC.shape[-1] ** -0.5
     future_TT = torch.ones(length, length, dtype=torch.bool, device=q_BHTC.device).triu(1)
     sequence_BKGTT = at_least_fp32(q_BKGTC @ k_BKTC.unsqueeze(2).transpose(-1, -2))
-    own_BKGTS = at_least_fp32(torch.stack([(q_BKGTC * k.unsqueeze(2)).sum(-1) for k in own_keys], dim=-1))
-    logits = torch.cat((sequence_BKGTT.masked_fill(future_TT, float("-inf")), own_BKGTS), dim=-1)
+    own_BKGT1 = [at_least_fp32((q_BKGTC * k.unsqueeze(2)).sum(-1, keepdim=True)) for k in own_keys]
+    logits = torch.cat((sequence_BKGTT.masked_fill(future_TT, float("-inf")), *own_BKGT1), dim=-1)
     p = logits.softmax(-1).to(v_BKTC.dtype)
     y_BKGTC = p[..., :length] @ v_BKTC.unsqueeze(2)
     for slot, v in enumerate(own_values):

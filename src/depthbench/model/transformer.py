@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from depthbench.model.backbone import Attention, AttentionSublayer, RMSNorm, Rope, SwiGLU, rope_table
+from depthbench.residual.protocol import Link, Residual, full_precision
 from depthbench.shape import ModelShape
-
-if TYPE_CHECKING:
-    from depthbench.residual.protocol import Link, Residual
 
 INIT_STD = 0.02
 INIT_CUT = 3.0  # in standard deviations
@@ -58,10 +56,12 @@ class Transformer(nn.Module):
         """What the final norm receives, `[B, T, d]`."""
         embedding: Tensor = self.embedding(tokens_BT)
         rope = rope_table(tokens_BT.shape[1], self.shape.head_dim, like=embedding)
-        state = self.residual.open(embedding)
+        with full_precision(embedding):
+            state = self.residual.open(embedding)
         for block in self.blocks:
             state = block(state, rope)
-        return self.residual.close(state)
+        with full_precision(embedding):  # the close of `attnres` is a mix like any other
+            return self.residual.close(state)
 
     def initialise(self, seed: int) -> None:
         """Give every embedding and linear weight its initial value, N(0, 0.02²) cut at three standard deviations.

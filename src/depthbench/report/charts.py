@@ -5,7 +5,6 @@ Altair and vl-convert take most of a second to import, so they are imported wher
 
 from __future__ import annotations
 
-import html
 import json
 import textwrap
 from collections.abc import Sequence
@@ -13,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from depthbench import files
+from depthbench.report.embed import html_page
 from depthbench.report.looks import SOLID, looks
-from depthbench.report.notes import diverged_note, parameter_span
+from depthbench.report.notes import diverged_note
 from depthbench.report.rows import Shape
 from depthbench.report.summary import CellSummary, Summary
+from depthbench.report.text import parameter_count, parameter_span, plain, ratio_text
 
 if TYPE_CHECKING:
     import altair as alt
@@ -39,30 +40,16 @@ CONFIG: dict[str, Any] = {
     "padding": 10,
     "axis": {**_TEXT, **_BLACK, "gridColor": "#E4E4E4", "domainColor": "black", "tickColor": "black"},
     "legend": {**_TEXT, **_BLACK},
-    "title": {"anchor": "start", "fontSize": 14, "offset": 12, "subtitleFontSize": 11, "subtitleColor": "#444", "subtitlePadding": 4},
+    "title": {
+        "anchor": "start",
+        "fontSize": 14,
+        "offset": 12,
+        "subtitleFontSize": 11,
+        "subtitleColor": "#444",
+        "subtitlePadding": 4,
+    },
     "view": {"stroke": None},
 }
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>body {{ background: white; font: 14px Helvetica, Arial, sans-serif; margin: 1em }}</style>
-<script>{library}</script>
-</head>
-<body>
-<div id="chart"></div>
-<p>Click a design in the legend to single it out, shift-click to add another, double-click to see all again.
-Point at a marker for its numbers.</p>
-<script>
-vegaEmbed("#chart", {spec}, {options}).catch(error => {{ document.getElementById("chart").textContent = String(error); }});
-</script>
-</body>
-</html>
-"""
 
 
 def loss_chart(summary: Summary, missing: Sequence[str] = (), title: str = "") -> alt.LayerChart:
@@ -89,7 +76,7 @@ def loss_chart(summary: Summary, missing: Sequence[str] = (), title: str = "") -
     points = base.mark_point(filled=True, size=75, stroke="white", strokeWidth=0.5).encode(y=y, shape=marker, tooltip=_tooltips())
     bars = base.transform_filter("isValid(datum.low)").encode(y=alt.Y("low:Q").title(Y_TITLE), y2="high:Q")
     bars = bars.mark_errorbar(ticks={"size": 7, "thickness": 1.2}, thickness=1.2)
-    heading = alt.Title(title or "Loss against aspect ratio", subtitle=_caption(summary, missing))
+    heading = alt.Title(plain(title) or "Loss against aspect ratio", subtitle=_caption(summary, missing))
     layers = [lines, points.add_params(clicked)]
     if any(cell.loss_sd is not None for cell in summary.drawn):
         layers.insert(0, bars)
@@ -104,21 +91,11 @@ def save(chart: alt.LayerChart, folder: Path) -> list[Path]:
     spec = chart.to_dict()
     version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     html_path, png_path, pdf_path = (folder / f"{NAME}.{kind}" for kind in ("html", "png", "pdf"))
-    files.write_text(html_path, html_page(spec, vl_convert.javascript_bundle(vl_version=version)))  # type: ignore[call-arg]
+    library = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]  # its stub lacks the default
+    files.write_text(html_path, html_page(spec, library))
     files.write_bytes(png_path, vl_convert.vegalite_to_png(spec, vl_version=version, scale=SHARPNESS))
     files.write_bytes(pdf_path, vl_convert.vegalite_to_pdf(spec, vl_version=version))
     return [html_path, png_path, pdf_path]
-
-
-def html_page(spec: dict[str, Any], library: str) -> str:
-    """A page that shows `spec` with the JavaScript in `library`, and is forbidden to load anything from anywhere.
-
-    Every `<` of the specification is written as an escape, so that no name in it can end the script.
-    """
-    options = {"renderer": "svg", "actions": {"export": True, "source": False, "compiled": False, "editor": False}}
-    content = json.dumps(spec, allow_nan=False).replace("<", "\\u003c")
-    title = html.escape(spec["title"]["text"])
-    return PAGE.format(title=title, library=library, spec=content, options=json.dumps(options))
 
 
 def _x_axis(shapes: Sequence[Shape]) -> alt.X:
@@ -129,7 +106,7 @@ def _x_axis(shapes: Sequence[Shape]) -> alt.X:
     for shape in shapes:
         layers.setdefault(shape.aspect_ratio, set()).add(shape.n_layers)
     ticks = sorted(layers)
-    labels = [[f"{ratio:.3g}", ", ".join(map(str, sorted(layers[ratio]))) + "L"] for ratio in ticks]
+    labels = [[ratio_text(ratio), ", ".join(map(str, sorted(layers[ratio]))) + "L"] for ratio in ticks]
     axis = alt.Axis(
         values=ticks,
         labelExpr=f"{json.dumps(labels)}[indexof({json.dumps(ticks)}, datum.value)]",
@@ -142,7 +119,7 @@ def _x_axis(shapes: Sequence[Shape]) -> alt.X:
 
 def _points(summary: Summary) -> list[dict[str, Any]]:
     """Every cell with a loss, and a gap where a design has none at an aspect ratio, so that no line runs over it."""
-    found = [_point(cell) for cell in summary.drawn]
+    found = [_point(cell, cell.loss) for cell in summary.cells if cell.loss is not None]
     ratios = {shape.aspect_ratio for shape in summary.shapes}
     for label in summary.labels:
         has = {cell.shape.aspect_ratio for cell in summary.drawn if cell.label == label}
@@ -150,8 +127,8 @@ def _points(summary: Summary) -> list[dict[str, Any]]:
     return found
 
 
-def _point(cell: CellSummary) -> dict[str, Any]:
-    loss, spread = cell.loss or 0.0, cell.loss_sd
+def _point(cell: CellSummary, loss: float) -> dict[str, Any]:
+    spread = cell.loss_sd
     return {
         "design": cell.label,
         "shape": cell.shape.name,
@@ -161,9 +138,9 @@ def _point(cell: CellSummary) -> dict[str, Any]:
         "high": None if spread is None else loss + spread,
         "spread": "one seed" if spread is None else f"{spread:.4f}",
         "bits_per_byte": cell.bits_per_byte,
-        "total": parameter_span(cell.total_parameters, cell.total_parameters),
-        "backbone": parameter_span(cell.backbone_parameters, cell.backbone_parameters),
-        "own": parameter_span(cell.design_parameters, cell.design_parameters),
+        "total": parameter_count(cell.total_parameters),
+        "backbone": parameter_count(cell.backbone_parameters),
+        "own": parameter_count(cell.design_parameters),
         "learning_rate": f"{cell.learning_rate:g}",
         "seeds": ", ".join(map(str, cell.seeds)),
         "tokens_per_second": cell.tokens_per_second,
@@ -176,7 +153,7 @@ def _tooltips() -> list[alt.Tooltip]:
     return [
         alt.Tooltip("design:N"),
         alt.Tooltip("shape:N", title="layers × width"),
-        alt.Tooltip("aspect_ratio:Q", title="aspect ratio", format=".3~g"),
+        alt.Tooltip("aspect_ratio:Q", title="aspect ratio", format=".3~r"),
         alt.Tooltip("loss:Q", title="loss (nats per token)", format=".4f"),
         alt.Tooltip("spread:N", title="± sd over seeds"),
         alt.Tooltip("bits_per_byte:Q", title="bits per byte", format=".4f"),
@@ -191,12 +168,14 @@ def _tooltips() -> list[alt.Tooltip]:
 
 def _caption(summary: Summary, missing: Sequence[str]) -> list[str]:
     totals = [cell.total_parameters for cell in summary.cells]
-    found = [f"{parameter_span(min(totals), max(totals))} total parameters; L: layers.", _seeds(summary)]
+    found = [f"{parameter_span(totals)} total parameters; L: layers.", _seeds(summary)]
     if any(len(cell.learning_rates) > 1 for cell in summary.cells):
         found.append("Each point at the best of its learning rates.")
     found.append(diverged_note(summary))
-    found.append(f"Unfinished: {len(missing)} runs are missing." if missing else "")
-    return textwrap.wrap(" ".join(note for note in found if note), LINE_LENGTH)
+    n_runs = sum(cell.n_runs for cell in summary.cells)
+    found.append(f"Missing: {len(missing)} of {n_runs + len(missing)} runs." if missing else "")
+    text = " ".join(note for note in found if note).replace(" × ", "\u00a0×\u00a0")
+    return textwrap.wrap(text, LINE_LENGTH)
 
 
 def _seeds(summary: Summary) -> str:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 
-from depthbench.report.rows import ResultRow, Shape
+from depthbench.report.rows import ResultRow
 from depthbench.report.summary import CellSummary, Summary
-
-NAMED = 3  # how many cells a note names before it counts the rest
+from depthbench.report.text import some
 
 
 def notes(rows: Sequence[ResultRow], summary: Summary) -> list[str]:
     """One sentence each, the weightiest first."""
     elsewhere = [cell for cell in summary.drawn if cell.diverged_steps]
-    found = [seeds_note(summary), diverged_note(summary)]
+    found = [seeds_note(summary), rates_note(summary), diverged_note(summary)]
     found.append(_name_diverged("Diverged at a learning rate that was not chosen", elsewhere))
     found += [*_trend_notes(summary), *_mixtures(rows)]
     return [note for note in found if note]
@@ -29,9 +27,17 @@ def seeds_note(summary: Summary) -> str:
     if counts == [1]:
         return "One seed per cell: losses, slopes and gains carry no interval."
     if counts[0] == 1:
-        return f"1 to {counts[-1]} seeds per cell: losses of one seed, and slopes and gains, carry no interval."
+        return f"1 to {counts[-1]} seeds per cell, ± sample standard deviation; where n=1, and for slopes and gains, no interval."
     span = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"Mean ± sample standard deviation over {span} seeds; slopes and gains are of the means and carry no interval."
+
+
+def rates_note(summary: Summary) -> str:
+    """Which learning rates were tried, and that the best was taken if there were several."""
+    tried = ", ".join(f"{rate:g}" for rate in sorted({rate for cell in summary.cells for rate in cell.learning_rates}))
+    if all(len(cell.learning_rates) == 1 for cell in summary.cells):
+        return f"Learning rate {tried}."
+    return f"Every design and shape at the best of its learning rates; tried: {tried}."
 
 
 def diverged_note(summary: Summary) -> str:
@@ -49,11 +55,6 @@ def diverged(cell: CellSummary) -> str:
     steps = f"@ {first}" if first == last else f"@ {first}–{last}"
     count = len(cell.diverged_steps)
     return steps if count == cell.n_runs else f"{steps} ({count} of {cell.n_runs} runs)"
-
-
-def some(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def shapes_span(summary: Summary) -> str:
@@ -83,7 +84,8 @@ def _mixtures(rows: Sequence[ResultRow]) -> list[str]:
     ):
         counts = Counter(values)
         if len(counts) > 1:
-            found.append(f"The runs differ in {what}: {some([f'{value} ({n} runs)' for value, n in counts.most_common()])}.")
+            sides = [f"{value} ({count} of {len(rows)} runs)" for value, count in counts.most_common()]
+            found.append(f"The runs differ in {what}: {some(sides)}.")
     return found
 
 
@@ -97,41 +99,6 @@ def provenance(rows: Sequence[ResultRow]) -> str:
         f" recipe {_hashes(row.recipe_hash for row in rows)}: {_span(steps)} steps, {_span(tokens)} tokens;"
         f" code {', '.join(sorted({row.code_version for row in rows}))}"
     )
-
-
-def headings(summary: Summary) -> dict[Shape, str]:
-    """Three lines a shape: layers × width, aspect ratio, total parameters of the designs there.
-
-    Shapes with the same layers and width are told apart by the sizes in which they differ.
-    """
-    found = {}
-    for shape in summary.shapes:
-        twins = [other for other in summary.shapes if other.name == shape.name]
-        apart = [
-            f"{item.name} {getattr(shape, item.name)}"
-            for item in fields(Shape)
-            if len({getattr(twin, item.name) for twin in twins}) > 1
-        ]
-        totals = sorted(cell.total_parameters for cell in summary.cells if cell.shape == shape)
-        found[shape] = "\n".join([shape.name, *apart, f"AR {shape.aspect_ratio:.3g}", parameter_span(totals[0], totals[-1])])
-    return found
-
-
-def parameter_span(least: int, most: int) -> str:
-    """`0.43M`, or `0.43–0.45M` where the designs differ."""
-    low, high = parameter_count(least), parameter_count(most)
-    if low == high:
-        return low
-    return f"{low[:-1] if low[-1] == high[-1] else low}–{high}"
-
-
-def parameter_count(count: int) -> str:
-    """Three significant digits: `407M`, `1.61B`, `0.43M`."""
-    for unit, size in (("B", 1e9), ("M", 1e5), ("k", 1e3)):
-        if count >= size:
-            scale = 1e6 if unit == "M" else size
-            return f"{count / scale:.3g}{unit}"
-    return str(count)
 
 
 def _hashes(values: Iterable[str]) -> str:

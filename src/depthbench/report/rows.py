@@ -12,6 +12,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from depthbench.errors import UserError
+from depthbench.report.text import plain
 
 STATUSES = ("done", "diverged")
 # Rows arrive in the order of folders; designs are shown in this one, whatever else comes after them by name.
@@ -91,8 +92,11 @@ class ResultRow:
             raise UserError(f"run {self.run}: status must be 'done' or 'diverged', got {self.status!r}")
         if self.status == "done" and (self.loss is None or not math.isfinite(self.loss)):
             raise UserError(f"run {self.run} is done and must have a finite loss, got {self.loss}; delete its result to redo it")
-        if self.status == "diverged" and self.loss is not None:
-            raise UserError(f"run {self.run} diverged and must have no loss, got {self.loss}; delete its result to redo it")
+        if self.status == "diverged" and (self.loss is not None or self.diverged_step is None):
+            raise UserError(
+                f"run {self.run} diverged and must have a step and no loss, got step {self.diverged_step} and loss {self.loss};"
+                " delete its result to redo it"
+            )
 
     @property
     def shape(self) -> Shape:
@@ -146,10 +150,10 @@ def _order(row: ResultRow) -> tuple[object, ...]:
 
 
 def short_names(labels: Sequence[str]) -> dict[str, str]:
-    """Every label with the folder of a user's file left out (`mine.py:MyResidual`), unless two would then be one."""
-    short = {label: re.sub(r"^[^\[]*/(?=[^/\[]+\.py:)", "", label) for label in labels}
+    """Labels to print: the folder of a user's file left out (`mine.py:MyResidual`), unless two would then be one."""
+    short = {label: plain(re.sub(r"^[^\[]*/(?=[^/\[]+\.py:)", "", label)) for label in labels}
     counts = Counter(short.values())
-    return {label: name if counts[name] == 1 else label for label, name in short.items()}
+    return {label: name if counts[name] == 1 else plain(label) for label, name in short.items()}
 
 
 def to_csv(rows: Sequence[ResultRow]) -> str:
@@ -157,5 +161,6 @@ def to_csv(rows: Sequence[ResultRow]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*(item.name for item in fields(ResultRow)), "aspect_ratio"])
-    writer.writerows([*astuple(row), row.aspect_ratio] for row in rows)
+    for row in rows:
+        writer.writerow([*(plain(value) if isinstance(value, str) else value for value in astuple(row)), row.aspect_ratio])
     return text.getvalue()

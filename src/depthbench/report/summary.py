@@ -111,6 +111,7 @@ def _cell(label: str, rows: Sequence[ResultRow]) -> CellSummary:
     runs = rates[best] if math.isfinite(_mean_loss(rates[best])) else []
     losses = [row.loss for row in runs if row.loss is not None]
     bits = [row.bits_per_byte for row in runs if row.bits_per_byte is not None]
+    steps = sorted(row.diverged_step for row in rows if row.loss is None and row.diverged_step is not None)
     first = rows[0]
     return CellSummary(
         label=label,
@@ -122,7 +123,7 @@ def _cell(label: str, rows: Sequence[ResultRow]) -> CellSummary:
         seeds=tuple(sorted(row.seed for row in runs)),
         learning_rates=tuple(sorted(rates)),
         n_runs=len(rows),
-        diverged_steps=tuple(sorted(row.diverged_step or 0 for row in rows if row.status == "diverged")),
+        diverged_steps=tuple(steps),
         backbone_parameters=first.backbone_parameters,
         total_parameters=first.total_parameters,
         design_parameters=first.design_parameters,
@@ -166,6 +167,6 @@ def _trend(label: str, cells: Sequence[CellSummary], compared: Sequence[Shape]) 
         line = statistics.linear_regression([math.log2(shape.n_layers) for shape in compared], [losses[s] for s in compared])
         slope, gain = line.slope, losses[compared[0]] - losses[compared[-1]]
     shares = [cell.own_share for cell in cells]
-    finished = [cell for cell in cells if cell.loss is not None]
-    best = min(finished, key=lambda cell: cell.loss or 0.0, default=None)
+    by_loss = {cell.loss: cell for cell in cells if cell.loss is not None}
+    best = by_loss[min(by_loss)] if by_loss else None
     return Trend(label, slope, gain, best, (min(shares), max(shares)))

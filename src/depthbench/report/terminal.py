@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from rich import box
@@ -10,9 +11,10 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from depthbench.report.notes import diverged, headings, notes, provenance
+from depthbench.report.notes import diverged, notes, provenance
 from depthbench.report.rows import ResultRow, Shape, one_table
 from depthbench.report.summary import CellSummary, Summary, Trend, aggregate
+from depthbench.report.text import parameter_span, percent_span, plain, ratio_text
 
 WIDEST = 120  # columns; longer lines are hard to follow
 LABEL_WIDTH = 22
@@ -76,7 +78,7 @@ def loss_tables(summary: Summary, width: int) -> Iterator[RenderableType]:
         for shape in shapes:
             table.add_column(heads[shape], justify="right", no_wrap=True)
         for row, label in enumerate(summary.labels):
-            table.add_row(Text(plain(label)), *(columns[shape][row] for shape in shapes))
+            table.add_row(Text(label), *(columns[shape][row] for shape in shapes))
         yield table
 
 
@@ -86,18 +88,29 @@ def trend_table(summary: Summary) -> Table:
     for head in ("slope", "gain", "best shape", "bits/byte", "own params"):
         table.add_column(head, justify="right", no_wrap=True)
     for trend in summary.trends:
-        table.add_row(Text(plain(trend.label)), *_trend_entries(trend))
+        table.add_row(Text(trend.label), *_trend_entries(trend))
     return table
 
 
-def plain(text: str) -> str:
-    """`text` without control characters, which could otherwise move the cursor or colour the terminal."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)
+def headings(summary: Summary) -> dict[Shape, str]:
+    """For every shape, a line each: layers × width, aspect ratio, total parameters of its designs.
+
+    Shapes with the same layers and width are told apart by the sizes in which they differ.
+    """
+    found = {}
+    for shape in summary.shapes:
+        twins = [other for other in summary.shapes if other.name == shape.name]
+        sizes = [(item.name, {getattr(twin, item.name) for twin in twins}) for item in fields(Shape)]
+        apart = [f"{name} {getattr(shape, name)}" for name, values in sizes if len(values) > 1]
+        totals = [cell.total_parameters for cell in summary.cells if cell.shape == shape]
+        found[shape] = "\n".join([shape.name, *apart, f"AR {ratio_text(shape.aspect_ratio)}", parameter_span(totals)])
+    return found
 
 
 def _column(summary: Summary, shape: Shape) -> list[Text]:
     cells = [summary.cell(label, shape) for label in summary.labels]
-    lowest = min((cell.loss for cell in cells if cell and cell.loss is not None), default=None)
+    losses = [cell.loss for cell in cells if cell and cell.loss is not None]
+    lowest = min(losses) if len(losses) > 1 else None
     spread = any(cell and cell.loss_sd is not None for cell in cells)
     uneven = len({len(cell.seeds) for cell in summary.drawn}) > 1
     return [_entry(cell, lowest, spread, uneven) for cell in cells]
@@ -117,18 +130,14 @@ def _entry(cell: CellSummary | None, lowest: float | None, spread: bool, uneven:
 
 
 def _trend_entries(trend: Trend) -> list[str]:
-    best, (least, most) = trend.best, map(_percent, trend.own_share)
+    best = trend.best
     return [
         "–" if trend.slope is None else f"{trend.slope:+.4f}",
         "–" if trend.gain is None else f"{trend.gain:+.4f}",
         "–" if best is None else best.shape.name,
         "–" if best is None or best.bits_per_byte is None else f"{best.bits_per_byte:.4f}",
-        f"{least} %" if least == most else f"{least}–{most} %",
+        percent_span(trend.own_share),
     ]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}" if share >= 0.01 else f"{100 * share:.2g}"
 
 
 def _chunks(widths: Mapping[Shape, int], room: int) -> Iterator[list[Shape]]:
@@ -145,7 +154,7 @@ def _chunks(widths: Mapping[Shape, int], room: int) -> Iterator[list[Shape]]:
 
 
 def _label_width(summary: Summary) -> int:
-    return min(LABEL_WIDTH, max(len(plain(label)) for label in ["design", *summary.labels]))
+    return min(LABEL_WIDTH, max(len(label) for label in ["design", *summary.labels]))
 
 
 def _table(summary: Summary) -> Table:

@@ -108,8 +108,8 @@ class HC(Residual):
             raise UserError(f"streams must be at least 1, got {self.options.streams}")
 
     def open(self, embedding: Tensor) -> Tensor:
-        """n copies."""
-        return embedding[..., None, :].expand(*embedding.shape[:-1], self.options.streams, embedding.shape[-1])
+        """n copies, laid out in full: batched products of a repeated view would run one token at a time on CPU."""
+        return embedding[..., None, :].repeat_interleave(self.options.streams, dim=-2)
 
     def link(self, i: int) -> Link:
         """Sublayer i first reads stream `i mod n`."""

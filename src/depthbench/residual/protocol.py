@@ -4,12 +4,13 @@ A model of M blocks has 2M sublayers, numbered i = 0 … 2M-1 (even: attention, 
 A design opens the embedding into a state, wires every sublayer with a `Link` that reads the sublayer's input from the state and
 writes its output back, and closes the state into the hidden vector that the final norm and the head receive.
 
-A state is a tensor or a named tuple of tensors and tuples of tensors. Nothing in it mixes positions, so decoding needs only the
-attention cache.
+A state is a tensor, or tensors in (named) tuples, lists and dictionaries, nested as you like; `read` and `write` make new ones and
+leave the given one as it was. Nothing in a state mixes positions, so decoding needs only the attention cache.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -31,11 +32,13 @@ def full_precision(x: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(kind, enabled=False)
 
 
-def any_tensor(state: State) -> Tensor:
-    """Some tensor of a state, to learn its device from."""
-    while not isinstance(state, Tensor):
-        state = next(part for part in state if isinstance(part, Tensor) or (isinstance(part, tuple) and part))
-    return state
+def tensors_of(state: State) -> Iterator[Tensor]:
+    """The tensors of a state, in order."""
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, tuple | list | dict):
+        for part in state.values() if isinstance(state, dict) else state:
+            yield from tensors_of(part)
 
 
 class Link(nn.Module):
@@ -56,7 +59,7 @@ class Link(nn.Module):
 
     def forward(self, state: State, sublayer: Sublayer) -> State:
         """`write(state, sublayer(read(state)))`. Override only if the sublayer needs more than `x`, or to share work."""
-        with full_precision(any_tensor(state)):
+        with full_precision(next(tensors_of(state))):
             x = self.read(state)
         y = sublayer(x)
         with full_precision(y):
@@ -71,8 +74,9 @@ class NoOptions:
 class Residual(nn.Module):
     """A residual design for one model: opens the state, makes the links, closes the state.
 
-    Class attributes describe the design to `depthbench designs`; `Options` is a frozen dataclass of its options. Parameters
-    that are not `nn.Linear` weights take their initial values in `__init__`, deterministically.
+    Class attributes describe the design to `depthbench designs`; `Options` is a frozen dataclass of its options, each with a
+    default. Weights of `nn.Linear` get the common init; other parameters take their initial values in `__init__`, by constants
+    or by torch's generator, which the model's seed has set.
     """
 
     key: ClassVar[str] = ""

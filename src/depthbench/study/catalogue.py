@@ -15,11 +15,11 @@ def quick() -> Study:
     return Study(
         name="quick",
         designs=("preln", "hc", "attnres"),
-        budget=Budget(0.4e6, match="backbone", n_heads=2, vocab_size=257, context=128, tolerance=0.06),
-        n_layers=(2, 6, 16),
+        budget=Budget(345e3, match="backbone", n_heads=2, vocab_size=257, context=128),
+        n_layers=(2, 6, 14),
         learning_rates=(4e-3,),
         recipe=Recipe(steps=400, batch_size=16, learning_rate=4e-3, validation_windows=512),
-        summary="Pre-LN, HC and Full AttnRes from shallow-wide to deep-narrow at about 0.4M backbone parameters",
+        summary="Pre-LN, HC and Full AttnRes from shallow-wide to deep-narrow at about 0.35M backbone parameters",
     )
 
 

@@ -28,6 +28,7 @@ from depthbench.train.execution import Execution
 POLL_SECONDS = 0.2
 OTHERS_POLL_SECONDS = 2.0
 STOP_SECONDS = 60.0
+ELSEWHERE = "done elsewhere"
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Ended:
-    """A cell that has ended in this run: "done", "diverged", "stopped" or "failed" with its error."""
+    """A cell that has ended: "done", "diverged", "stopped", "failed" with its error, or "done elsewhere" by another runner."""
 
     cell: Cell
     status: str
@@ -218,15 +219,27 @@ class Runner:
         """Give a free worker the next cell, or send it home when there is none."""
         if not process.free:
             return
-        if self.stopping or not (self.queue or self.elsewhere):
+        cell = None if self.stopping else self._pop()
+        if cell is not None:
+            process.running, process.free, process.began = Running(cell), False, time.monotonic()
+            folder = run_folder(self.out, cell).path
+            process.send({"run": str(folder), "data": str(self.data), "execution": asdict(self.execution)})
+        elif self.stopping or not self.elsewhere:
             process.free = False
             process.send({"stop": True})
-        elif self.queue:
+
+    def _pop(self) -> Cell | None:
+        """The next cell that has no result yet; another runner may have been faster."""
+        while self.queue:
             cell = self.queue.pop(0)
-            process.running, process.free, process.began = Running(cell), False, time.monotonic()
-            folder = run_folder(self.out, cell)
-            order = {"run": str(folder.path), "data": str(self.data), "execution": asdict(self.execution)}
-            process.send(order)
+            if run_folder(self.out, cell).result() is None:
+                return cell
+            self._done_elsewhere(cell)
+        return None
+
+    def _done_elsewhere(self, cell: Cell) -> None:
+        self.report.already_done += 1
+        self.watcher.ended(Ended(cell, ELSEWHERE, "", 0.0))
 
     def _look_elsewhere(self) -> None:
         """Cells that another runner holds: count those it has finished, take those it has dropped."""
@@ -237,7 +250,7 @@ class Runner:
             folder = run_folder(self.out, cell)
             if folder.result() is not None:
                 self.elsewhere.remove(cell)
-                self.report.already_done += 1
+                self._done_elsewhere(cell)
             elif not folder.is_claimed():
                 self.elsewhere.remove(cell)
                 self.queue.append(cell)

@@ -1,7 +1,8 @@
 """Checkpoints that survive a kill at any moment: written beside, then renamed; the one before is kept as a fall-back.
 
 A checkpoint is one safetensors file, `step-0000000500.safetensors`, whose metadata holds the run's identity, what the loop needs to
-go on exactly where it was, and a checksum of every tensor's bytes.
+go on exactly where it was, and a checksum of the tensors. The metadata has a checksum of its own, so that a flipped bit in it is
+never taken for another cell or a newer format.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from depthbench.files import canonical_json
 
 FORMAT = 1
 KEEP = 2
-_METADATA_KEY = "depthbench"
+UNUSABLE = ".unusable"
+_CONTENT_KEY, _CONTENT_CRC_KEY = "depthbench", "depthbench_crc32"
 
 
 @dataclass
@@ -41,29 +43,61 @@ class Position:
 
 
 def save_checkpoint(folder: Path, identity: str, position: Position, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write the checkpoint of `position`, then drop all but the newest two. A failed write leaves the old ones untouched."""
-    folder.mkdir(exist_ok=True)
-    on_cpu = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    """Write the checkpoint of `position`, then drop all but the newest two.
+
+    Raises:
+        UserError: it cannot be written (no space, no permission). The old ones stay as they were.
+    """
+    on_cpu = _unshared(tensors)
     content = {"format": FORMAT, "identity": identity, "crc32": _checksum(on_cpu), **asdict(position)}
     path = folder / f"step-{position.step:010d}.safetensors"
-    beside = folder / f".{path.name}.{os.getpid()}.part"
     try:
-        save_file(on_cpu, beside, metadata={_METADATA_KEY: canonical_json(content)})
+        folder.mkdir(exist_ok=True)
+        for pattern in (".*.part", ".tmp*"):  # of a killed attempt, ours and safetensors' own: first, to have their space
+            for left in folder.glob(pattern):
+                left.unlink()
+        _write(path, on_cpu, canonical_json(content))
+        for old in checkpoints(folder)[KEEP:]:
+            old.unlink()
+    except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot save {path}: {reason}; mend that and continue from the checkpoint before it") from error
+
+
+def _write(path: Path, tensors: Mapping[str, torch.Tensor], content: str) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        save_file(dict(tensors), beside, metadata={_CONTENT_KEY: content, _CONTENT_CRC_KEY: str(zlib.crc32(content.encode()))})
         with open(beside, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    for old in checkpoints(folder)[KEEP:]:
-        old.unlink()
-    for part in folder.glob(".*.part"):  # left by a killed attempt
-        part.unlink(missing_ok=True)
+
+
+def _unshared(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors on the CPU, each with memory of its own: a design may use one parameter under two names."""
+    found: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        on_cpu = tensor.detach().to("cpu").contiguous()
+        memory = on_cpu.untyped_storage().data_ptr()
+        found[name] = on_cpu.clone() if memory in seen else on_cpu
+        seen.add(memory)
+    return found
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a folder, newest first."""
     return sorted(folder.glob("step-*.safetensors"), reverse=True)
+
+
+def set_aside(folder: Path, after: int) -> None:
+    """Rename the checkpoints of steps beyond `after`, which `load_checkpoint` passed over; new ones take their place."""
+    for path in checkpoints(folder):
+        if path.name > f"step-{after:010d}.safetensors":
+            path.rename(path.with_name(path.name + UNUSABLE))
 
 
 def load_checkpoint(
@@ -89,7 +123,11 @@ def load_checkpoint(
 def read_checkpoint(path: Path, identity: str) -> tuple[Position, dict[str, torch.Tensor]]:
     """Position and tensors of one checkpoint. Raises ValueError, KeyError, OSError or SafetensorError when it is damaged."""
     with safe_open(path, framework="pt") as file:
-        content = json.loads(file.metadata()[_METADATA_KEY])
+        metadata = file.metadata()
+        text = metadata[_CONTENT_KEY]
+        if zlib.crc32(text.encode()) != int(metadata[_CONTENT_CRC_KEY]):
+            raise ValueError("the checksum of its metadata does not match")
+        content = json.loads(text)
         if content.pop("format") > FORMAT:
             raise UserError(f"checkpoint {path} was written by a newer DepthBench; upgrade to read it")
         owner = content.pop("identity")
@@ -97,13 +135,14 @@ def read_checkpoint(path: Path, identity: str) -> tuple[Position, dict[str, torc
             raise UserError(f"checkpoint {path} belongs to cell {owner[:12]}, not {identity[:12]}; move it out of this folder")
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the handle is not a mapping)
     if _checksum(tensors) != content.pop("crc32"):
-        raise ValueError("its checksum does not match")
+        raise ValueError("the checksum of its tensors does not match")
     return Position(**content), tensors
 
 
 def _checksum(tensors: Mapping[str, torch.Tensor]) -> int:
     crc = 0
     for name in sorted(tensors):
-        crc = zlib.crc32(name.encode(), crc)
-        crc = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, crc)
+        tensor = tensors[name]
+        crc = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), crc)
+        crc = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, crc)
     return crc

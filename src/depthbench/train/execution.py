@@ -13,6 +13,8 @@ import torch
 from depthbench.errors import UserError
 from depthbench.model.transformer import Block, Transformer
 
+WHOLE_BLOCK_KINDS = 2  # dynamo keeps 8 compiled variants, and training, validation and short batches each need one a kind
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -61,13 +63,22 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
 def compile_model(model: Transformer, backend: str = "inductor") -> None:
     """Compile in place, part by part: the parts are alike in every block, so each is compiled once whatever the depth.
 
-    A design whose state keeps its form through the network compiles whole blocks. One whose state grows (`attnres`, `moda`) would
-    recompile its links for every layer, so there the sublayers alone are compiled.
+    Whole blocks are compiled where they are alike. Where a block differs from the one before, in a state that grows (`attnres`,
+    `moda`) or in a number that its links carry (`lns`), every layer would be compiled anew until dynamo gives up, so there the
+    sublayers alone are compiled.
     """
-    for block in model.blocks:
-        assert isinstance(block, Block)
-        if model.residual.state_grows:
-            block.attention.compile(backend=backend, dynamic=False)
-            block.mlp.compile(backend=backend, dynamic=False)
-        else:
-            block.compile(backend=backend, dynamic=False)
+    blocks = [block for block in model.blocks if isinstance(block, Block)]
+    alike = not model.residual.state_grows and len({_constants(block) for block in blocks}) <= WHOLE_BLOCK_KINDS
+    for block in blocks:
+        for part in (block,) if alike else (block.attention, block.mlp):
+            part.compile(backend=backend, dynamic=False)
+
+
+def _constants(block: Block) -> tuple[tuple[str, str, object], ...]:
+    """The plain numbers and words that a block's modules carry, which compiled code has built in."""
+    return tuple(
+        (name, key, value)
+        for name, module in block.named_modules()
+        for key, value in vars(module).items()
+        if isinstance(value, int | float | str)
+    )

@@ -19,7 +19,7 @@ from depthbench.errors import UserError
 from depthbench.evaluate.validation import Validation, validate
 from depthbench.model.backbone import at_least_fp32
 from depthbench.model.transformer import Transformer
-from depthbench.train.checkpoint import Position, load_checkpoint, save_checkpoint
+from depthbench.train.checkpoint import Position, load_checkpoint, save_checkpoint, set_aside
 from depthbench.train.execution import Execution, autocast, compile_model, find_device
 from depthbench.train.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from depthbench.train.recipe import Recipe
@@ -142,13 +142,13 @@ class Training:
     def _accumulate_gradients(self, step: int, tokens: int) -> float:
         """Gradients of the mean loss over the whole batch, whatever the micro-batch. Returns that mean, nats per token."""
         self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.device)
+        total: torch.Tensor | float = 0.0
         for inputs, targets in self._micro_batches(step):
             with autocast(self.device, self.recipe.precision):
                 logits = self.model(inputs)
             summed = F.cross_entropy(at_least_fp32(logits).flatten(0, 1), targets.flatten(), reduction="sum")
             (summed / tokens).backward()  # type: ignore[no-untyped-call]
-            total += summed.detach()
+            total = total + summed.detach()  # on the device, in the precision of the loss
         return float(total) / tokens
 
     def _micro_batches(self, step: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -188,9 +188,11 @@ class Training:
             precision=self.recipe.precision,
         )
 
-    def _validate_row(self) -> dict[str, float]:
+    def _validate_row(self) -> dict[str, float | None]:
+        """A loss that is not finite is None: if the update broke the model, the next one says so."""
         found = self._validate()
-        return {"loss": found.loss, "bits_per_byte": found.bits_per_byte}
+        finite = math.isfinite(found.loss)
+        return {"loss": found.loss if finite else None, "bits_per_byte": found.bits_per_byte if finite else None}
 
     def _open_metrics(self) -> BinaryIO:
         """The metrics file, cut back to where the checkpoint was taken: no row is lost or written twice."""
@@ -227,22 +229,25 @@ class Training:
         """Continue from the newest checkpoint whose metrics are all there."""
         metrics = self.folder / METRICS_FILE
         have = metrics.stat().st_size if metrics.exists() else 0
-        loaded = load_checkpoint(self.folder / CHECKPOINT_FOLDER, self.identity, self.notify, have)
-        if loaded is None:
-            return
-        self.position, tensors = loaded
-        self.model.load_state_dict(_model_tensors(tensors))
-        load_optimizer_tensors(self.model, self.optimizer, tensors)
+        checkpoints = self.folder / CHECKPOINT_FOLDER
+        loaded = load_checkpoint(checkpoints, self.identity, self.notify, have)
+        if loaded is not None:
+            self.position, tensors = loaded
+            self.model.load_state_dict(_model_tensors(tensors))
+            load_optimizer_tensors(self.model, self.optimizer, tensors)
+        set_aside(checkpoints, after=self.position.step)  # they count on metrics that are about to be written anew
 
 
 def _model_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name.removeprefix("model/"): value for name, value in tensors.items() if name.startswith("model/")}
 
 
-def load_trained(model: Transformer, folder: Path, identity: str) -> Transformer:
-    """Put the weights of the newest checkpoint of a run folder into `model`. Raises `UserError` if there is none."""
+def load_trained(model: Transformer, folder: Path, identity: str, steps: int) -> Transformer:
+    """Put the weights that a run of `steps` updates ended with into `model`. Raises `UserError` if they are not there: an earlier
+    checkpoint is never taken for the trained model.
+    """
     loaded = load_checkpoint(folder / CHECKPOINT_FOLDER, identity, ignore)
-    if loaded is None:
-        raise UserError(f"{folder} has no readable checkpoint; train it first")
+    if loaded is None or loaded[0].step != steps:
+        raise UserError(f"{folder} has no readable checkpoint of step {steps}; train it to the end")
     model.load_state_dict(_model_tensors(loaded[1]))
     return model

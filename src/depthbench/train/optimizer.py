@@ -14,13 +14,9 @@ def exempt_names(model: nn.Module, decay: str) -> list[str]:
     """Names of the parameters that weight decay leaves alone: those in a module's `no_decay`, and with `decay="matrices"`
     every tensor of fewer than two dimensions.
     """
-    declared = {
-        f"{prefix}.{name}" if prefix else name
-        for prefix, module in model.named_modules()
-        for name in getattr(module, "no_decay", ())
-        if name in dict(module.named_parameters(recurse=False))
-    }
-    return [n for n, p in model.named_parameters() if n in declared or (decay == "matrices" and p.ndim < 2)]
+    # by identity: a parameter that two modules share has one name here, and either may declare it
+    declared = {id(getattr(module, name, None)) for module in model.modules() for name in getattr(module, "no_decay", ())}
+    return [n for n, p in model.named_parameters() if id(p) in declared or (decay == "matrices" and p.ndim < 2)]
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe, fused: bool | None) -> torch.optim.AdamW:

@@ -41,6 +41,8 @@ class Recipe:
             value = getattr(self, item.name)
             if not isinstance(value, str) and not math.isfinite(value):
                 raise UserError(f"{item.name} must be a finite number, got {value}")
+            if item.type == "int" and not isinstance(value, int):
+                raise UserError(f"{item.name} must be a whole number, got {value!r}")
         for name in ("steps", "batch_size", "divergence_patience"):
             _need(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
         for name in ("learning_rate", "adam_eps", "clip_norm", "divergence_margin"):
