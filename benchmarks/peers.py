@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from torch import Tensor, nn
 
 from depthbench import ModelShape, build_model
@@ -35,8 +36,8 @@ def with_baseline(names: tuple[str, ...]) -> list[str]:
 
 
 def short(name: str) -> str:
-    """A name for a table: no path."""
-    return name.rpartition(":")[2]
+    """A name for a table: no path, and no square brackets that the table would take for a style."""
+    return escape(name.rpartition(":")[2])
 
 
 class Llama(nn.Module):

@@ -176,7 +176,7 @@ def test_unusable_sources(capsys, tmp_path):
     (tmp_path / "empty.txt").touch()
     (tmp_path / "binary.txt").write_bytes(bytes(range(256)))
     for name in ("empty.txt", "binary.txt"):
-        assert "empty" in refused_after_progress(capsys, "data", "prepare", tmp_path / name, "--out", tmp_path / "tokens")
+        assert "no text" in refused_after_progress(capsys, "data", "prepare", tmp_path / name, "--out", tmp_path / "tokens")
     assert not (tmp_path / "tokens" / "manifest.json").exists()
 
 

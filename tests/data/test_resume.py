@@ -211,9 +211,9 @@ def test_two_processes_at_once(tmp_path, start):
 
 def test_killed_again_and_again(tmp_path, start):
     corpus, out = write_corpus(tmp_path / "corpus"), tmp_path / "out"
-    for number in range(5):
+    for number in range(3):
         process = start(corpus, out)
-        while len(list(out.glob("parts/*.json"))) < 3 + 10 * number and process.poll() is None:
+        while len(list(out.glob("parts/*.json"))) < 3 + 20 * number and process.poll() is None:
             time.sleep(0.001)
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -15,7 +15,7 @@ from depthbench.errors import UserError
 
 def test_results_come_in_the_order_of_the_jobs():
     jobs = list(range(-50, 50))
-    assert list(in_order(abs, jobs, 3)) == [abs(job) for job in jobs]
+    assert list(in_order(abs, jobs, 2)) == [abs(job) for job in jobs]
 
 
 @pytest.mark.parametrize(("jobs", "workers"), [([1, 2, 3], 1), ([1], 8), ([], 8)])
@@ -27,11 +27,6 @@ def test_one_process_is_enough_for_one_worker_or_one_job(jobs, workers):
 def test_a_worker_that_dies_is_one_clear_line():
     with pytest.raises(UserError, match="a worker process died"):
         list(in_order(os._exit, [3, 3], 2))
-
-
-def test_an_error_in_a_worker_is_raised_here():
-    with pytest.raises(TypeError, match="bad operand"):
-        list(in_order(abs, [1, 2, "three", 4], 2))
 
 
 def test_leaving_early_ends_the_workers():

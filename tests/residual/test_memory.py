@@ -1,4 +1,4 @@
-"""Memory for training grows linearly in depth, as autograd counts it; the peer that stacks its sources shows that the test can fail."""
+"""Memory for training grows linearly in depth, as autograd counts it. The peer that stacks its sources fails the same test."""
 
 import importlib
 from pathlib import Path
@@ -22,12 +22,12 @@ def saved_bytes(monkeypatch):
 
 
 def growth(saved_bytes, design):
-    """Bytes that 16 layers more cost after the first 16, over those that 8 more cost after the first 8: 2 if linear, 4 if quadratic."""
+    """Bytes that layers 9 to 16 cost, over those that layers 5 to 8 cost: 2 if memory is linear in depth, 4 if it is quadratic."""
     saved = {}
-    for n_layers in (8, 16, 32):
+    for n_layers in (4, 8, 16):
         shape = ModelShape(n_layers, 64, 2, vocab_size=32, context=8)
         saved[n_layers] = saved_bytes(build_model(design, shape), tokens(shape, batch=1))
-    return (saved[32] - saved[16]) / (saved[16] - saved[8])
+    return (saved[16] - saved[8]) / (saved[8] - saved[4])
 
 
 @pytest.mark.parametrize("design", DESIGNS)
@@ -37,7 +37,7 @@ def test_memory_for_training_grows_linearly_in_depth(design, saved_bytes):
 
 
 def test_a_stack_for_every_sublayer_does_not(saved_bytes):
-    assert growth(saved_bytes, STACKED) > 3
+    assert growth(saved_bytes, STACKED) > 2.8
 
 
 def test_the_stacked_peer_computes_what_attnres_computes():

@@ -22,10 +22,10 @@ def training(folder, data, design="preln", *, shape=SHAPE, recipe=RECIPE, dtype=
     return Training(model, recipe, data, **{"seed": 3, "folder": folder, "identity": IDENTITY} | rest)
 
 
-def stop_after(step):
-    """A `should_stop` that says yes once the run has made `step` updates: it is asked after each."""
-    asked = iter(range(1, step + 1))
-    return lambda: next(asked) == step
+def stop_after(updates):
+    """A `should_stop` that says yes after so many updates of this attempt: it is asked after each."""
+    asked = iter(range(1, updates + 1))
+    return lambda: next(asked) == updates
 
 
 def rows(folder: Path) -> list[dict]:

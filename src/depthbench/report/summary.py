@@ -1,6 +1,6 @@
 """From runs to numbers: the mean over seeds of every design and shape, and how each design's loss moves with depth.
 
-Conventions (docs: protocol): of the learning rates tried, each design and shape stands at the one with the lowest mean loss
+Conventions: of the learning rates tried, each design and shape stands at the one with the lowest mean loss
 over its seeds; one at which a seed diverged is worse than any other. Spread is the sample standard deviation over seeds
 (n - 1). The *depth trend* is the least-squares slope of mean loss against log2(n_layers), in nats per token and doubling of
 depth (negative: deeper is better); the *depth gain* is the loss at the widest shape minus the loss at the deepest (positive:

@@ -65,7 +65,8 @@ class HCLink(Link):
         # the norm of u has no gain, so it can be applied to the n+2 products rather than to the d inputs
         z = (state @ torch.cat((self.Wa, self.wb[:, None]), dim=1)) * stream_rms(state, self.eps)
         z = z.tanh() if self.options.tanh else z
-        return self.A0 + self.a * z[..., :-1], self.b0 + self.c * z[..., -1]
+        z_A, z_b = z.split([self.options.streams + 1, 1], dim=-1)
+        return self.A0 + self.a * z_A, self.b0 + self.c * z_b.squeeze(-1)
 
     def mixed(self, state: Tensor, A: Tensor) -> Tensor:
         """`m_t` for t = 0 … n: `[B, T, n+1, d]`."""
@@ -86,11 +87,12 @@ class HCLink(Link):
         """As `read` and `write`, with the mix made once."""
         with full_precision(state):
             A, b = self.coefficients(state)
-            m_BTnD = self.mixed(state, A)
-            x = self.norm(m_BTnD[..., 0, :])
+            # split, not slices: the gradient of a slice is a tensor of zeros with a copy in it
+            m_0, m_rest = self.mixed(state, A).split([1, self.options.streams], dim=-2)
+            x = self.norm(m_0.squeeze(-2))
         y = sublayer(x)
         with full_precision(state):
-            return torch.addcmul(m_BTnD[..., 1:, :], b[..., None], at_least_fp32(y)[..., None, :])
+            return torch.addcmul(m_rest, b[..., None], at_least_fp32(y)[..., None, :])
 
 
 class HC(Residual):

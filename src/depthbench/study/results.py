@@ -19,16 +19,19 @@ def read_results(out: Path) -> tuple[list[ResultRow], list[str]]:
         try:
             cell = folder.cell()
             result = folder.result()
-        except UserError as error:
+            if result is None:
+                missing.append(_missing(folder, cell))
+            else:
+                rows.append(_row(folder, cell, result))
+        except (UserError, KeyError, TypeError) as error:
             missing.append(f"{folder.path.name}: unreadable ({error})")
-            continue
-        if result is None:
-            state = folder.state()
-            detail = f", step {state.step}/{cell.recipe.steps}" if state.step else ""
-            missing.append(f"{cell.label}: {state.status}{detail}{f' ({state.note})' if state.note else ''}")
-        else:
-            rows.append(_row(folder, cell, result))
     return rows, missing
+
+
+def _missing(folder: RunFolder, cell: Cell) -> str:
+    state = folder.state()
+    step = f", step {state.step}/{cell.recipe.steps}" if state.step else ""
+    return f"{cell.label}: {state.status}{step}{f' ({state.note})' if state.note else ''}"
 
 
 def _row(folder: RunFolder, cell: Cell, result: dict[str, Any]) -> ResultRow:
@@ -36,7 +39,7 @@ def _row(folder: RunFolder, cell: Cell, result: dict[str, Any]) -> ResultRow:
     recipe = cell.content()["recipe"]
     del recipe["learning_rate"]
     return ResultRow(
-        design=cell.design.short if ":" in cell.design.name else cell.design.name,
+        design=cell.design.name,
         options=",".join(f"{key}={value}" for key, value in cell.design.options),
         n_layers=shape.n_layers,
         d_model=shape.d_model,
