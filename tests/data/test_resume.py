@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from data.helpers import contents, write_corpus
-from depthbench.data import parts, prepare
+from depthbench.data import load_manifest, parts, prepare
 from depthbench.errors import UserError
 
 OPTIONS = {"validation_fraction": 0.2, "quiet": True}
@@ -58,7 +58,10 @@ def test_an_end_at_any_write_loses_nothing(corpus, tmp_path, monkeypatch, whole,
     assert left == 1
 
 
-def test_finished_parts_are_not_made_again(corpus, tmp_path, monkeypatch, whole):
+def test_finished_parts_are_not_made_again(corpus, tmp_path, monkeypatch, small_groups):
+    (corpus / "a.txt").write_bytes(b"\xff")  # what is known about a part is kept too
+    (corpus / "b.txt").write_bytes(b"")
+    complete = prepare([str(corpus)], tmp_path / "whole", **OPTIONS)
     out, made = tmp_path / "out", []
     real = parts.tokenize
 
@@ -72,9 +75,9 @@ def test_finished_parts_are_not_made_again(corpus, tmp_path, monkeypatch, whole)
     with pytest.raises(KeyboardInterrupt):
         prepare([str(corpus)], out, **OPTIONS)
     assert not (out / "manifest.json").exists()
-    prepare([str(corpus)], out, **OPTIONS)
+    assert prepare([str(corpus)], out, **OPTIONS) == complete == load_manifest(out)
     assert made[:5] == [0, 1, 2, 3, 3] and sorted(set(made)) == list(range(made[-1] + 1)) and len(made) == made[-1] + 2
-    assert contents(out) == whole
+    assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_a_file_changed_before_continuing_is_read_again(corpus, tmp_path, monkeypatch, whole):

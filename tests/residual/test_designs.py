@@ -78,7 +78,9 @@ def test_read_and_write_are_the_definition_that_the_shared_pass_equals(design):
 
 
 @pytest.mark.parametrize("design", DESIGNS)
-@pytest.mark.parametrize("shape", [MHA, GQA, ModelShape(1, 12, 3, vocab_size=5, context=4), ModelShape(7, 8, 2, 1, d_ff=5, vocab_size=300)])
+@pytest.mark.parametrize(
+    "shape", [MHA, GQA, ModelShape(1, 12, 3, vocab_size=5, context=4), ModelShape(7, 8, 2, 1, d_ff=5, vocab_size=300)]
+)
 def test_parameter_formula_equals_the_built_model(design, shape):
     counts = count_parameters(design, shape)
     built = sum(p.numel() for p in build_model(design, shape).parameters())

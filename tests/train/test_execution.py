@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch._dynamo
+import torch.nn.functional as F
 
 from depthbench import ModelShape, build_model
 from depthbench.errors import UserError
@@ -64,21 +65,37 @@ def strict_dynamo():
 
 
 @WITHIN_DYNAMO
-@pytest.mark.parametrize("design", ["hc", "keel", "lns", "attnres"])
-def test_a_compiled_run_has_the_same_losses(token_data, tmp_path, monkeypatch, strict_dynamo, design):
-    """A fixed state, a block unlike the others, a number that changes with depth, a growing state; batches of four sizes."""
-    monkeypatch.setattr(loop, "compile_model", functools.partial(compile_model, backend="aot_eager"))
+@pytest.mark.parametrize("design", ["sandwich", "attnres"], ids=["fixed state", "growing state"])
+def test_a_compiled_model_has_the_same_loss_and_gradients(strict_dynamo, design):
+    x, losses, gradients = torch.arange(24).view(4, 6), [], []
+    for compiled in (True, False):
+        model = build_model(design, replace(DEEP, n_layers=2))
+        if compiled:
+            compile_model(model, backend="aot_eager")
+        loss = F.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
+        loss.backward()
+        losses.append(loss.detach())
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-6, atol=0)
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
+
+
+@WITHIN_DYNAMO
+@pytest.mark.parametrize("design", ["keel", "lns"])
+def test_a_compiled_run_gives_the_same_rows_and_never_gives_up(token_data, tmp_path, monkeypatch, strict_dynamo, design):
+    """A block unlike the others, a number that changes with depth; batches of four sizes."""
+    monkeypatch.setattr(loop, "compile_model", functools.partial(compile_model, backend="eager"))
     recipe = replace(RECIPE, steps=3, validation_every=2, validation_windows=7)
     execution = Execution(compile=True, micro_batch_size=4)  # 6 = 4 + 2 sequences to train on, 7 = 4 + 3 to validate on
     compiled = training(tmp_path / "compiled", token_data, design, recipe=recipe, execution=execution).run()
     plain = training(tmp_path / "plain", token_data, design, recipe=recipe, execution=replace(execution, compile=False)).run()
-    assert compiled.validation.loss == pytest.approx(plain.validation.loss, rel=1e-5)
+    assert compiled.validation.loss == pytest.approx(plain.validation.loss, rel=1e-6)
     for ours, theirs in zip(rows(tmp_path / "compiled"), rows(tmp_path / "plain"), strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-4)
+        assert ours == pytest.approx(theirs, rel=1e-5)
 
 
 @WITHIN_DYNAMO
-@pytest.mark.parametrize("design", ["preln", "lns", "keel", "hc", "attnres_block", "moda"])
+@pytest.mark.parametrize("design", ["hc", "keel", "lns", "moda"])
 def test_few_variants_are_compiled_whatever_the_depth(strict_dynamo, design):
     graphs = []
 

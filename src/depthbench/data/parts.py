@@ -94,7 +94,8 @@ def load_part(job: Job) -> Part | None:
     """The finished part of `job`, or None if it has to be made."""
     try:
         record = read_json(job.path("json"))
-        part = Part(**record | {split: Counts(**record[split]) for split in SPLITS})
+        skipped = [Skipped(**file) for file in record["skipped"]]
+        part = Part(**record | {"skipped": skipped} | {split: Counts(**record[split]) for split in SPLITS})
         width = int(DTYPES[dtype_for(load_tokenizer(job.tokenizer).vocab_size)][-1])
         whole = all(job.path(split).stat().st_size == getattr(part, split).tokens * width for split in SPLITS)
     except (UserError, OSError, TypeError, KeyError):

@@ -92,9 +92,7 @@ def _check_passes(trial: Trial) -> None:
     widest = max(found.sizes) / (BATCH * TINY.context)
     stated = need_number(f"{trial.name}.state_elements", trial.attempt("state_elements", trial.residual.state_elements))
     if stated != widest:
-        raise UserError(
-            f"{trial.name}.state_elements returned {stated:g}, but the state holds {widest:g} numbers a token; correct it"
-        )
+        raise UserError(f"{trial.name}.state_elements returned {stated:g}, but the state holds up to {widest:g} numbers a token")
     if found.sizes[-1] > found.sizes[1] and not trial.residual.state_grows:
         raise UserError(f"the state of {trial.name} grows from sublayer to sublayer; say so in the class: state_grows = True")
     trial.attempt("close, in its backward pass,", found.hidden.square().sum().backward)

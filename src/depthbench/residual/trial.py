@@ -193,5 +193,5 @@ def shown(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, tuple | list) and value:
-        return f"a {type(value).__name__} of {shown(value[0])}{f' and {len(value) - 1} more' if len(value) > 1 else ''}"
-    return repr(value) if value is None or isinstance(value, bool | int | float) else f"a {type(value).__name__}"
+        return f"{type(value).__name__} of {shown(value[0])}{f' and {len(value) - 1} more' if len(value) > 1 else ''}"
+    return repr(value) if value is None or isinstance(value, bool | int | float) else f"{type(value).__name__} object"
