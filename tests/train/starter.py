@@ -49,7 +49,7 @@ for line in sys.stdin:
         os.nice(5)  # whoever watches for the moment to kill it comes first
         if order["die"]:
             die_while_saving(order["die"])
-        sys.stdout = open(os.devnull, "w")
-        os._exit(main(order["arguments"]))
+        with open(os.devnull, "w") as sys.stdout:
+            os._exit(main(order["arguments"]))
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)

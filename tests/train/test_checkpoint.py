@@ -245,7 +245,7 @@ def test_a_real_limit_on_writing_is_the_same_one_line(folder):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
-        with pytest.raises(UserError, match="cannot save .*File too large"):
+        with pytest.raises(UserError, match=r"cannot save .*File too large"):
             save_checkpoint(folder, IDENTITY, Position(step=15), {"model/weight": torch.zeros(100_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -254,7 +254,7 @@ def test_a_real_limit_on_writing_is_the_same_one_line(folder):
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "checkpoint").write_text("in the way")
-    with pytest.raises(UserError, match="cannot save .*File exists"):
+    with pytest.raises(UserError, match=r"cannot save .*File exists"):
         save(tmp_path / "checkpoint", 5)
     assert (tmp_path / "checkpoint").read_text() == "in the way"
 

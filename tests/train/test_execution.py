@@ -32,7 +32,7 @@ def test_missing_devices_are_one_clear_line(monkeypatch, token_data, tmp_path):
     for name in ("cuda", "cuda:1"):
         with pytest.raises(UserError, match=f"--device {name}: this PyTorch .* sees no CUDA device; use --device cpu"):
             find_device(name)
-    with pytest.raises(UserError, match="--device mps: .* no Metal device; use --device cpu"):
+    with pytest.raises(UserError, match=r"--device mps: .* no Metal device; use --device cpu"):
         find_device("mps")
     with pytest.raises(UserError, match="sees no CUDA device"):
         training(tmp_path, token_data, execution=Execution(device="cuda"))
@@ -48,7 +48,13 @@ def test_a_cuda_device_beyond_the_last_is_one_clear_line(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("threads", 0), ("micro_batch_size", -1), ("checkpoint_steps", -1), ("checkpoint_seconds", -0.5), ("checkpoint_seconds", math.nan)],
+    [
+        ("threads", 0),
+        ("micro_batch_size", -1),
+        ("checkpoint_steps", -1),
+        ("checkpoint_seconds", -0.5),
+        ("checkpoint_seconds", math.nan),
+    ],
 )
 def test_impossible_executions_are_refused(name, value):
     with pytest.raises(UserError, match=f"{name} must be at least ., got {value}"):
@@ -65,7 +71,7 @@ def strict_dynamo():
 
 
 @WITHIN_DYNAMO
-@pytest.mark.parametrize("design", ["sandwich", "attnres"], ids=["fixed state", "growing state"])
+@pytest.mark.parametrize("design", ["preln", "attnres"], ids=["fixed state", "growing state"])
 def test_a_compiled_model_has_the_same_loss_and_gradients(strict_dynamo, design):
     x, losses, gradients = torch.arange(24).view(4, 6), [], []
     for compiled in (True, False):
@@ -81,14 +87,13 @@ def test_a_compiled_model_has_the_same_loss_and_gradients(strict_dynamo, design)
 
 
 @WITHIN_DYNAMO
-@pytest.mark.parametrize("design", ["keel", "lns"])
-def test_a_compiled_run_gives_the_same_rows_and_never_gives_up(token_data, tmp_path, monkeypatch, strict_dynamo, design):
-    """A block unlike the others, a number that changes with depth; batches of four sizes."""
+def test_a_compiled_run_gives_the_same_rows_and_never_gives_up(token_data, tmp_path, monkeypatch, strict_dynamo):
+    """As many variants as there can be: a block unlike the others, and batches of two sizes each to train and to validate on."""
     monkeypatch.setattr(loop, "compile_model", functools.partial(compile_model, backend="eager"))
-    recipe = replace(RECIPE, steps=3, validation_every=2, validation_windows=7)
+    recipe = replace(RECIPE, steps=2, validation_every=1, validation_windows=7)
     execution = Execution(compile=True, micro_batch_size=4)  # 6 = 4 + 2 sequences to train on, 7 = 4 + 3 to validate on
-    compiled = training(tmp_path / "compiled", token_data, design, recipe=recipe, execution=execution).run()
-    plain = training(tmp_path / "plain", token_data, design, recipe=recipe, execution=replace(execution, compile=False)).run()
+    compiled = training(tmp_path / "compiled", token_data, "keel", recipe=recipe, execution=execution).run()
+    plain = training(tmp_path / "plain", token_data, "keel", recipe=recipe, execution=replace(execution, compile=False)).run()
     assert compiled.validation.loss == pytest.approx(plain.validation.loss, rel=1e-6)
     for ours, theirs in zip(rows(tmp_path / "compiled"), rows(tmp_path / "plain"), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5)

@@ -17,7 +17,12 @@ from helpers import DESIGNS, random_model
 from train.runs import RECIPE, SHAPE, newest, rows, stop_after, training
 
 BF16 = replace(RECIPE, steps=4, precision="bf16")
-MIXES = {"hc": (HCLink, "coefficients"), "mhc": (MHCLink, "coefficients"), "attnres": (DepthMix, "weights"), "attnres_block": (DepthMix, "weights")}
+MIXES = {
+    "hc": (HCLink, "coefficients"),
+    "mhc": (MHCLink, "coefficients"),
+    "attnres": (DepthMix, "weights"),
+    "attnres_block": (DepthMix, "weights"),
+}
 
 
 def tensors_of(state):
@@ -70,7 +75,9 @@ def test_states_coefficients_loss_and_weights_stay_fp32(token_data, tmp_path, mo
 
         monkeypatch.setattr(owner, name, spied)
     cross_entropy = F.cross_entropy
-    monkeypatch.setattr(F, "cross_entropy", lambda logits, *rest, **named: losses.append(logits.dtype) or cross_entropy(logits, *rest, **named))
+    monkeypatch.setattr(
+        F, "cross_entropy", lambda logits, *rest, **named: losses.append(logits.dtype) or cross_entropy(logits, *rest, **named)
+    )
     run.run()
 
     assert set(sublayers) == {torch.bfloat16}  # autocast was on

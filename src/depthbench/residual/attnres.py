@@ -20,8 +20,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from depthbench.model.backbone import NORM_EPS, RMSNorm
-from depthbench.residual.protocol import Link, Residual
+from depthbench.model.backbone import NORM_EPS, RMSNorm, Sublayer, at_least_fp32
+from depthbench.residual.protocol import Link, Residual, full_precision
+from depthbench.residual.tape import TapeState
 from depthbench.shape import ModelShape
 
 
@@ -53,10 +54,14 @@ class DepthMix(nn.Module):
         self.query = nn.Parameter(torch.zeros(d_model))
         self.key_gain = nn.Parameter(torch.ones(d_model))
 
+    @property
+    def probe(self) -> Tensor:
+        """`q·g`, `[d]`: q · (v·g / rms) = (v · (q·g)) / rms, one product a source, and no normed copy of it is ever kept."""
+        return self.query * self.key_gain * self.factor
+
     def weights(self, sources: Sequence[Source]) -> Tensor:
         """`p`, `[B, T, number of sources]`."""
-        # q · (v·g / rms) = (v · (q·g)) / rms: one product a source, and no normed copy of it is ever kept
-        probe = self.query * self.key_gain * self.factor
+        probe = self.probe
         return torch.stack([(v @ probe) * rrms for v, rrms in sources], dim=-1).softmax(-1)
 
     def forward(self, sources: Sequence[Source]) -> Tensor:
@@ -89,7 +94,18 @@ class MixLink(Link):
 
 
 class AttnResLink(MixLink):
-    """The state is the tuple of sources."""
+    """The state is the tuple of sources, or in training a tape of them (see `tape.py`)."""
+
+    def forward(self, state: Any, sublayer: Sublayer) -> Any:
+        """As `read` and `write` say; on the tape in training."""
+        if not isinstance(state, TapeState):
+            return super().forward(state, sublayer)
+        with full_precision(state.token):
+            x = self.norm(state.embedding if self.i == 0 else state.read(self.i))
+        y = sublayer(x)
+        with full_precision(state.token):
+            state.append(self.i, at_least_fp32(y))
+        return state
 
     def sources(self, state: tuple[Source, ...]) -> Sequence[Source]:
         """All of them."""
@@ -114,18 +130,26 @@ class AttnRes(Residual):
         super().__init__(shape, options)
         self.eps = NORM_EPS
         self.mix = DepthMix(shape.d_model, self.options.scale)
+        self.readers: dict[int, DepthMix] = {}  # a plain dict: the links own these parameters
 
     def open(self, embedding: Tensor) -> Any:
         """The embedding as the only source."""
+        if self.training and torch.is_grad_enabled() and len(self.readers) == self.shape.n_sublayers - 1:
+            with full_precision(embedding):
+                probes = torch.stack([*(self.readers[i].probe for i in sorted(self.readers)), self.mix.probe])
+                return TapeState(embedding, probes, self.eps)
         return (source(embedding, self.eps),)
 
     def link(self, i: int) -> Link:
         """A query and a key gain for every sublayer but the first."""
-        return AttnResLink(self.shape.d_model, i, self.options.scale)
+        link = AttnResLink(self.shape.d_model, i, self.options.scale)
+        if link.mix is not None:
+            self.readers[i] = link.mix
+        return link
 
     def close(self, state: Any) -> Tensor:
         """One more mix over all sources."""
-        hidden: Tensor = self.mix(state)
+        hidden: Tensor = state.read(self.shape.n_sublayers) if isinstance(state, TapeState) else self.mix(state)
         return hidden
 
     def own_parameters(self) -> int:

@@ -5,8 +5,8 @@ With `X = vec(H)` (stream 0 first) and `z = (X · phi) / sqrt(mean(X²) + eps)`,
     h_pre = sigmoid(g_pre·z_pre + b_pre)      h_post = 2·sigmoid(g_post·z_post + b_post)
     R = Sinkhorn(g_res·z_res + b_res)         y = F(RN(Σ_s h_pre[s]·H_s))         H_t ← Σ_s R[t, s]·H_s + h_post[t]·y.
 
-The paper gives no initial values. Ours: phi 0, gains 0.01, b_pre +8 at stream i mod n and -8 elsewhere, b_post 0, b_res 0 on the
-diagonal and -8 off it, so that R starts near the identity and the streams can part.
+The paper gives the gains' initial value, 0.01, and no other. Ours: phi 0, b_pre +8 at stream i mod n and -8 elsewhere, b_post 0,
+b_res 0 on the diagonal and -8 off it, so that R starts near the identity and the streams can part.
 """
 
 from __future__ import annotations

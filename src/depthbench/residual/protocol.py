@@ -97,7 +97,7 @@ class Residual(nn.Module):
         """Names of the parameters that weight decay leaves alone, as the modules of a design declare them."""
         with torch.device("meta"):
             residual = cls(shape)
-            links = [residual.link(i) for i in range(min(shape.n_sublayers, 3))]
+            links = [residual.link(i) for i in range(shape.n_sublayers)]
         return set(residual.no_decay).union(*(link.no_decay for link in links))
 
     def open(self, embedding: Tensor) -> State:

@@ -19,7 +19,7 @@ from depthbench.model.backbone import Attention, AttentionSublayer, Heads, SwiGL
 from depthbench.residual.protocol import Link, Residual, tensors_of
 from depthbench.shape import ModelShape
 
-TINY = ModelShape(n_layers=3, d_model=8, n_heads=2, vocab_size=11, context=5)
+TINY = ModelShape(n_layers=4, d_model=8, n_heads=2, vocab_size=11, context=5)
 BATCH = 2
 HELP = "see docs/own_design.md"
 
