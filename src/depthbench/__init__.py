@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from depthbench.errors import UserError
@@ -14,23 +15,35 @@ if TYPE_CHECKING:
     from depthbench.build import build_model, count_parameters
     from depthbench.model.backbone import RMSNorm
     from depthbench.residual.protocol import Link, Residual
+    from depthbench.study.study import Study
+    from depthbench.train.recipe import Recipe
 
 __version__ = "0.1.0"
-__all__ = ["Budget", "Link", "ModelShape", "RMSNorm", "Residual", "UserError", "build_model", "count_parameters"]
+__all__ = [
+    "Budget",
+    "Link",
+    "ModelShape",
+    "RMSNorm",
+    "Recipe",
+    "Residual",
+    "Study",
+    "UserError",
+    "build_model",
+    "count_parameters",
+]
+_HOMES = {
+    "build_model": "build",
+    "count_parameters": "build",
+    "RMSNorm": "model.backbone",
+    "Link": "residual.protocol",
+    "Residual": "residual.protocol",
+    "Study": "study.study",
+    "Recipe": "train.recipe",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import what needs torch only when it is asked for, so that `depthbench --help` answers at once."""
-    if name in ("build_model", "count_parameters"):
-        from depthbench import build
-
-        return getattr(build, name)
-    if name in ("Link", "Residual"):
-        from depthbench.residual import protocol
-
-        return getattr(protocol, name)
-    if name == "RMSNorm":
-        from depthbench.model.backbone import RMSNorm
-
-        return RMSNorm
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"depthbench.{_HOMES[name]}"), name)

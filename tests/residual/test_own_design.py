@@ -157,6 +157,21 @@ def test_a_design_may_share_a_parameter_between_its_links(tmp_path):
     assert found[-1] < found[0] - 0.2
 
 
+def test_a_design_may_derive_from_a_built_in_one(tmp_path):
+    (tmp_path / "loud.py").write_text(
+        "from depthbench.residual.attnres import AttnRes, AttnResLink\n"
+        "class LoudLink(AttnResLink):\n"
+        "    def read(self, state): return 2 * super().read(state)\n"
+        "class Loud(AttnRes):\n"
+        "    def link(self, i): return LoudLink(self.shape.d_model, i, self.options.scale)\n"
+        "class Same(AttnRes): pass\n"
+    )
+    plain, loud, same = (build_model(name, MHA) for name in ("attnres", f"{tmp_path}/loud.py:Loud", f"{tmp_path}/loud.py:Same"))
+    torch.testing.assert_close(same(tokens(MHA)), plain(tokens(MHA)))
+    assert not torch.allclose(loud(tokens(MHA)), plain(tokens(MHA)))
+    torch.testing.assert_close(loud(tokens(MHA)), loud.eval()(tokens(MHA)))
+
+
 def test_a_file_edited_is_another_design_and_another_cell(tmp_path):
     name = own_design(tmp_path)
     first = DesignChoice(name).source_hash

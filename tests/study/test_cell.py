@@ -10,7 +10,9 @@ from depthbench.study.cell import Cell, DataPin, DesignChoice, cell_from
 from depthbench.train.recipe import Recipe
 
 SHAPE = ModelShape(2, 16, 2, vocab_size=257, context=32)
-CELL = Cell(DesignChoice("hc", (("streams", 2),)), "", SHAPE, Recipe(10, 4, 0.002), 0, DataPin("stdlib", "bytes", "f" * 64, "v" * 64))
+CELL = Cell(
+    DesignChoice("hc", (("streams", 2),)), "", SHAPE, Recipe(10, 4, 0.002), 0, DataPin("stdlib", "bytes", "f" * 64, "v" * 64)
+)
 
 
 def test_the_folder_name_is_readable_and_ends_in_a_hash():

@@ -13,6 +13,7 @@ import pytest
 
 from depthbench import Budget
 from depthbench.study.cell import DataPin
+from depthbench.study.results import read_results
 from depthbench.study.runner import Runner, Watcher
 from depthbench.study.store import run_folder
 from depthbench.study.study import Study
@@ -75,7 +76,9 @@ def test_all_cells_are_trained_once_and_a_second_run_does_nothing(tmp_path, toke
 def test_a_failure_takes_only_its_cell_down(tmp_path, token_data, tokens_folder, how, error):
     design = tmp_path / "explodes.py"
     design.write_text(EXPLODES.format(how=how))
-    study = replace(STUDY, designs=("preln", f"{design}:Explodes"), n_layers=(), budget=None, seeds=(0,), shapes=tuple(_two_shapes()))
+    study = replace(
+        STUDY, designs=("preln", f"{design}:Explodes"), n_layers=(), budget=None, seeds=(0,), shapes=tuple(_two_shapes())
+    )
     cells, report = run(study, token_data, tokens_folder, tmp_path / "out")
     failed = [item for item in report.ended if item.status == "failed"]
     assert report.count("done") == 3 and len(failed) == 1 and error in failed[0].error
@@ -109,6 +112,7 @@ import json
 from depthbench import Budget, ModelShape
 from depthbench.data import TokenData
 from depthbench.study.cell import DataPin
+from depthbench.study.results import read_results
 from depthbench.study.runner import Runner
 from depthbench.study.study import Study
 from depthbench.train.execution import Execution
@@ -161,3 +165,29 @@ def test_workers_end_when_their_parent_is_killed(tmp_path, token_data, tokens_fo
         time.sleep(0.05)
     assert not folder.is_claimed()  # it has saved and gone
     assert list((folder.path / "checkpoint").glob("step-*.safetensors"))
+
+
+def test_a_run_keeps_the_design_it_was_planned_with(tmp_path, token_data, tokens_folder):
+    """Editing or moving a user's file neither changes what a planned cell trains nor mixes two versions in one table."""
+    design = tmp_path / "mine.py"
+    text = EXPLODES.format(how="pass").replace("Explodes", "Mine")
+    design.write_text(text)
+    study = replace(STUDY, designs=(f"{design}:Mine",), n_layers=(1,), seeds=(0,))
+    (cell,) = cells_of(study, token_data)
+    run_folder(tmp_path, cell).create(cell)
+
+    design.write_text(text.replace("super().write(state, y)", "super().write(state, 2 * y)"))
+    (edited,) = cells_of(study, token_data)
+    assert edited.identity != cell.identity
+    Runner([cell, edited], tokens_folder, tmp_path, workers=1, execution=Execution()).run()
+    losses = [run_folder(tmp_path, c).result()["loss"] for c in (cell, edited)]
+    assert losses[0] != losses[1]
+    design.unlink()
+    rows, missing = read_results(tmp_path)
+    assert {row.design for row in rows} == {f"Mine@{c.design_hash[:6]}" for c in (cell, edited)} and not missing
+
+    folder = run_folder(tmp_path, cell)
+    folder.result_path.unlink()
+    folder.design_path.write_text("# somebody else's")
+    report = Runner([cell], tokens_folder, tmp_path, workers=1, execution=Execution()).run()
+    assert "changed" in report.ended[0].error or "no design" in report.ended[0].error

@@ -71,7 +71,9 @@ def test_designs_are_checked_before_anything_runs():
 
 
 def test_overrides():
-    changed = override(STUDY, Overrides(designs=("lns",), n_layers=(2,), seeds=(7,), batch_size=8, context=16, learning_rates=(3e-3,)))
+    changed = override(
+        STUDY, Overrides(designs=("lns",), n_layers=(2,), seeds=(7,), batch_size=8, context=16, learning_rates=(3e-3,))
+    )
     (cell,) = changed.cells(PIN)
     assert (str(cell.design), cell.shape.n_layers, cell.shape.context, cell.seed) == ("lns", 2, 16, 7)
     assert (cell.recipe.batch_size, cell.recipe.learning_rate) == (8, 3e-3)

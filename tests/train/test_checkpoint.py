@@ -110,11 +110,16 @@ def damaged(content, kind):
         "noise": random.Random(0).randbytes(len(content)),
         "huge header": b"\xff" * 8 + content[8:],
         "a tensor flipped": content[:-2] + bytes([content[-2] ^ 4]) + content[-1:],
+        "another shape": content.replace(b"[3,4]", b"[4,3]"),
+        "another type": content.replace(b'"F32"', b'"I32"'),
         "text": b"not a checkpoint at all",
     }[kind]
 
 
-KINDS = ["empty", "cut in the header", "cut in the tensors", "longer", "noise", "huge header", "a tensor flipped", "text"]
+KINDS = [
+    *("empty", "cut in the header", "cut in the tensors", "longer", "noise", "huge header", "a tensor flipped"),
+    *("another shape", "another type", "text"),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -29,10 +29,15 @@ def check_protocol(design: type[Residual], options: Any) -> None:
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.enable_grad():
         trial = build(design, TINY, options)
         _check_initial_values(trial, build(design, TINY, options))
-        _check_exemptions(trial)
-        _check_numbers(trial)
-        _check_passes(trial)
-        _check_mixing(trial)
+        check_trial(trial)
+
+
+def check_trial(trial: Trial) -> None:
+    """What a design that is built must satisfy, in the mode, training or not, that it is in. Moves its parameters a little."""
+    _check_exemptions(trial)
+    _check_numbers(trial)
+    _check_passes(trial)
+    _check_mixing(trial)
 
 
 @cache

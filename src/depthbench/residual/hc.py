@@ -65,7 +65,7 @@ class HCLink(Link):
         # the norm of u has no gain, so it can be applied to the n+2 products rather than to the d inputs
         z = (state @ torch.cat((self.Wa, self.wb[:, None]), dim=1)) * stream_rms(state, self.eps)
         z = z.tanh() if self.options.tanh else z
-        z_A, z_b = z.split([self.options.streams + 1, 1], dim=-1)
+        z_A, z_b = torch.split(z, [self.options.streams + 1, 1], dim=-1)
         return self.A0 + self.a * z_A, self.b0 + self.c * z_b.squeeze(-1)
 
     def mixed(self, state: Tensor, A: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class HCLink(Link):
         with full_precision(state):
             A, b = self.coefficients(state)
             # split, not slices: the gradient of a slice is a tensor of zeros with a copy in it
-            m_0, m_rest = self.mixed(state, A).split([1, self.options.streams], dim=-2)
+            m_0, m_rest = torch.split(self.mixed(state, A), [1, self.options.streams], dim=-2)
             x = self.norm(m_0.squeeze(-2))
         y = sublayer(x)
         with full_precision(state):

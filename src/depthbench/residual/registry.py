@@ -32,7 +32,16 @@ from depthbench.residual.sandwich import Sandwich
 from depthbench.residual.trial import reason
 from depthbench.shape import ModelShape
 
-__all__ = ["BUILT_IN", "describe_options", "find_design", "list_designs", "load_module", "make_residual", "read_options"]
+__all__ = [
+    "BUILT_IN",
+    "describe_options",
+    "find_design",
+    "list_designs",
+    "load_module",
+    "make_residual",
+    "read_options",
+    "source_of",
+]
 
 ENTRY_POINT_GROUP = "depthbench.residuals"
 BUILT_IN: dict[str, type[Residual]] = {
@@ -57,6 +66,18 @@ def find_design(name: str) -> type[Residual]:
         raise UserError(
             f"design {name!r} is installed as {installed[name].value} but cannot be loaded: {reason(error, None)}"
         ) from error
+
+
+def source_of(name: str) -> bytes:
+    """The text of the file that a user's or an installed design is defined in; empty for the built-in ones.
+
+    It is part of what a cell is: an edited design makes other cells.
+    """
+    if name in BUILT_IN:
+        return b""
+    design = find_design(name)
+    path = name.rpartition(":")[0] or inspect.getsourcefile(design)
+    return Path(path).read_bytes() if path else b""
 
 
 def list_designs() -> dict[str, type[Residual]]:

@@ -87,7 +87,7 @@ class _Open(torch.autograd.Function):
         return embedding.new_zeros(())
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, token: Tensor) -> tuple[Tensor, Tensor, None]:
         tape: Tape = ctx.tape
         return tape.differentiate_append(0).view(tape.shape), tape.grad_probes_RD, None
@@ -102,7 +102,7 @@ class _Read(torch.autograd.Function):
         return mixed_PD.view(tape.shape), token.new_zeros(())
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor, token: Tensor) -> tuple[Tensor, None, None]:
         (p_nP,) = ctx.saved_tensors
         ctx.tape.differentiate_read(ctx.i, p_nP, grad.reshape(p_nP.shape[1], -1))
@@ -117,7 +117,7 @@ class _Append(torch.autograd.Function):
         return token.new_zeros(())
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, token: Tensor) -> tuple[Tensor, Tensor, None, None]:
         tape: Tape = ctx.tape
         return token, tape.differentiate_append(ctx.j).view(tape.shape), None, None
@@ -129,14 +129,14 @@ class TapeState:
     def __init__(self, embedding: Tensor, probes_RD: Tensor, eps: float) -> None:
         self.embedding = embedding
         self.tape = Tape(embedding, probes_RD, eps)
-        self.token: Tensor = _Open.apply(embedding, probes_RD, self.tape)
+        self.token: Tensor = _Open.apply(embedding, probes_RD, self.tape)  # type: ignore[no-untyped-call]
 
     def read(self, i: int) -> Tensor:
         """The mix that sublayer i ≥ 1 (or the close, i = 2M) reads, `[B, T, D]`."""
         mixed: Tensor
-        mixed, self.token = _Read.apply(self.token, self.tape, i)
+        mixed, self.token = _Read.apply(self.token, self.tape, i)  # type: ignore[no-untyped-call]
         return mixed
 
     def append(self, i: int, y: Tensor) -> None:
         """The output of sublayer i becomes source i+1."""
-        self.token = _Append.apply(self.token, y, self.tape, i + 1)
+        self.token = _Append.apply(self.token, y, self.tape, i + 1)  # type: ignore[no-untyped-call]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from depthbench.errors import UserError, unknown
@@ -40,14 +38,13 @@ class DesignChoice:
     @property
     def short(self) -> str:
         """For folder names: no path, no separators."""
-        name = self.name.rpartition(":")[2] if ":" in self.name else self.name
+        name = self.class_name or self.name
         return re.sub(r"[^A-Za-z0-9_]+", "-", "-".join([name, *(f"{k}-{_text(v)}" for k, v in self.options)])).strip("-")
 
     @property
-    def source_hash(self) -> str:
-        """sha256 of the file of a user's design, so that an edited design is another cell; empty for the others."""
-        path = Path(self.name.rpartition(":")[0]) if ":" in self.name else None
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path is not None and path.is_file() else ""
+    def class_name(self) -> str:
+        """The class of a user's design, without its file; empty for designs that have a name of their own."""
+        return self.name.rpartition(":")[2] if ":" in self.name else ""
 
 
 def parse_options(pairs: list[str] | tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
@@ -81,7 +78,9 @@ class DataPin:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: design, shape, seed, recipe (with its learning rate) and data."""
+    """One run: design, shape, seed, recipe (with its learning rate) and data. `design_hash` is the sha256 of the file that a design
+    of a user's is defined in, empty for a built-in one.
+    """
 
     design: DesignChoice
     design_hash: str
@@ -106,8 +105,8 @@ class Cell:
         """sha256 of everything that decides the result. Where a user's design file or the data lies is not part of it."""
         content = self.content()
         content["data"] = {"fingerprint": self.data.fingerprint}
-        if self.design_hash:
-            content["design"]["name"] = self.design.name.rpartition(":")[2]
+        if self.design.class_name:
+            content["design"]["name"] = self.design.class_name
         return content_hash(content)
 
     @property

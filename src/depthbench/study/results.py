@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from depthbench.study.store import RunFolder, find_runs
 
 def read_results(out: Path) -> tuple[list[ResultRow], list[str]]:
     """The rows of all finished cells under `out`, and a line for each cell that is missing, with the reason."""
-    rows, missing = [], []
+    found: list[tuple[Cell, ResultRow]] = []
+    missing = []
     for folder in find_runs(out):
         try:
             cell = folder.cell()
@@ -22,10 +24,20 @@ def read_results(out: Path) -> tuple[list[ResultRow], list[str]]:
             if result is None:
                 missing.append(_missing(folder, cell))
             else:
-                rows.append(_row(folder, cell, result))
+                found.append((cell, _row(folder, cell, result)))
         except (UserError, KeyError, TypeError) as error:
             missing.append(f"{folder.path.name}: unreadable ({error})")
-    return rows, missing
+    return _tell_apart(found), missing
+
+
+def _tell_apart(found: list[tuple[Cell, ResultRow]]) -> list[ResultRow]:
+    """Versions of one user's design are different designs: where there are several, the name carries the hash of its file."""
+    versions: dict[str, set[str]] = {}
+    for cell, row in found:
+        versions.setdefault(row.design, set()).add(cell.design_hash)
+    return [
+        replace(row, design=f"{row.design}@{cell.design_hash[:6]}") if len(versions[row.design]) > 1 else row for cell, row in found
+    ]
 
 
 def _missing(folder: RunFolder, cell: Cell) -> str:
@@ -39,7 +51,7 @@ def _row(folder: RunFolder, cell: Cell, result: dict[str, Any]) -> ResultRow:
     recipe = cell.content()["recipe"]
     del recipe["learning_rate"]
     return ResultRow(
-        design=cell.design.name,
+        design=cell.design.class_name or cell.design.name,
         options=",".join(f"{key}={value}" for key, value in cell.design.options),
         n_layers=shape.n_layers,
         d_model=shape.d_model,

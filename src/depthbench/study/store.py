@@ -8,6 +8,7 @@ Status, resume and reports read folders and nothing else, so copying folders bet
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import socket
@@ -19,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from depthbench.errors import UserError
-from depthbench.files import read_json, write_json
+from depthbench.files import read_json, write_bytes, write_json
+from depthbench.residual.registry import source_of
 from depthbench.study.cell import Cell, cell_from
 from depthbench.train.loop import METRICS_FILE
 
@@ -54,6 +56,11 @@ class RunFolder:
         """The last error of a run that failed; removed when it is tried again."""
         return self.path / "failure.json"
 
+    @property
+    def design_path(self) -> Path:
+        """The copy of a user's design file."""
+        return self.path / "design.py"
+
     def cell(self) -> Cell:
         """The cell it holds. Raises `UserError` if that cannot be read."""
         path = self.path / "cell.json"
@@ -78,7 +85,22 @@ class RunFolder:
                 raise UserError(f"{self.path} holds another cell than {cell.name}; move it away")
             return
         self.path.mkdir(parents=True, exist_ok=True)
+        if cell.design.class_name:  # the run keeps the design it was planned with, whatever becomes of the user's file
+            write_bytes(self.design_path, source_of(cell.design.name))
         write_json(path, cell.content())
+
+    def design_name(self, cell: Cell) -> str:
+        """What to build: the design's name, or for a user's file the copy of it in this folder.
+
+        Raises `UserError` when the copy, or an installed design, is not the one that the cell was planned with.
+        """
+        name = f"{self.design_path}:{cell.design.class_name}" if cell.design.class_name else cell.design.name
+        source = source_of(name)
+        if (hashlib.sha256(source).hexdigest() if source else "") != cell.design_hash:
+            raise UserError(
+                f"design {cell.design} has changed since {self.path.name} was planned; run the study again for new cells"
+            )
+        return name
 
     @contextmanager
     def claimed(self) -> Iterator[bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from depthbench.errors import UserError
-from depthbench.residual.registry import find_design, load_module, make_residual, read_options
+from depthbench.residual.registry import find_design, load_module, make_residual, read_options, source_of
 from depthbench.shape import Budget, ModelShape, solve_all
 from depthbench.study.cell import Cell, DataPin, DesignChoice
 from depthbench.train.recipe import Recipe, steps_for
@@ -92,7 +93,8 @@ class Study:
     def _cells(self, recipe: Recipe, data: DataPin) -> Iterator[Cell]:
         shapes = self.solved_shapes()
         for choice in self.choices():
-            code = choice.source_hash
+            source = source_of(choice.name)
+            code = hashlib.sha256(source).hexdigest() if source else ""
             for shape in shapes:
                 for rate in self.learning_rates:
                     for seed in self.seeds:

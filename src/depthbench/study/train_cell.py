@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import depthbench
-from depthbench.build import build_model, count_parameters
+from depthbench.build import ParameterCounts, build_model, count_parameters
 from depthbench.cost.flops import training_flops
 from depthbench.data.batches import TokenData
 from depthbench.errors import UserError
@@ -75,8 +75,10 @@ def _train(
             f" {data.manifest.fingerprint[:12]}; give the same data, or start in another --out"
         )
     _record_environment(folder, execution)
-    model = build_model(cell.design.name, cell.shape, seed=cell.seed, **dict(cell.design.options))
-    _assert_counts(cell, model)
+    design = folder.design_name(cell)
+    model = build_model(design, cell.shape, seed=cell.seed, **dict(cell.design.options))
+    counts = count_parameters(design, cell.shape, **dict(cell.design.options))
+    _assert_counts(cell, model, counts)
     training = Training(
         model,
         cell.recipe,
@@ -91,22 +93,20 @@ def _train(
     )
     outcome = training.run()
     if outcome.status != "stopped":
-        write_json(folder.result_path, result_of(cell, model, data, outcome))
+        write_json(folder.result_path, result_of(cell, model, counts, data, outcome))
     return outcome.status
 
 
-def _assert_counts(cell: Cell, model: Transformer) -> None:
+def _assert_counts(cell: Cell, model: Transformer, counts: ParameterCounts) -> None:
     """What is trained has exactly the parameters that tables and plans show."""
-    counted = count_parameters(cell.design.name, cell.shape, **dict(cell.design.options)).total
     built = sum(parameter.numel() for parameter in model.parameters())
-    if built != counted:
-        raise RuntimeError(f"{cell.label}: built {built} parameters, counted {counted}")
+    if built != counts.total:
+        raise RuntimeError(f"{cell.label}: built {built} parameters, counted {counts.total}")
 
 
-def result_of(cell: Cell, model: Transformer, data: TokenData, outcome: Outcome) -> dict[str, Any]:
+def result_of(cell: Cell, model: Transformer, counts: ParameterCounts, data: TokenData, outcome: Outcome) -> dict[str, Any]:
     """The content of `result.json`. A diverged run has no loss: it is a result all the same."""
     tokens = outcome.step * cell.recipe.batch_size * cell.shape.context
-    counts = count_parameters(cell.design.name, cell.shape, **dict(cell.design.options))
     validation = outcome.validation
     return {
         "format": RESULT_FORMAT,
