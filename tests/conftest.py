@@ -15,7 +15,27 @@ import pytest
 
 from depthbench.data import TokenData, prepare
 
-WORDS = ["the", "a", "layer", "depth", "width", "residual", "stream", "norm", "attends", "to", "mixes", "adds", "reads", "writes", "and", "of", "with", "more", "less"]
+WORDS = [
+    "the",
+    "a",
+    "layer",
+    "depth",
+    "width",
+    "residual",
+    "stream",
+    "norm",
+    "attends",
+    "to",
+    "mixes",
+    "adds",
+    "reads",
+    "writes",
+    "and",
+    "of",
+    "with",
+    "more",
+    "less",
+]
 
 
 @pytest.fixture(scope="session")

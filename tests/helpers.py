@@ -36,4 +36,6 @@ def set_eps(model, eps):
 
 
 def shape_dict(shape):
-    return {name: getattr(shape, name) for name in ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size")}
+    return {
+        name: getattr(shape, name) for name in ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size")
+    }

@@ -41,7 +41,9 @@ def test_version_and_bare_call(capsys):
 
 
 def test_shapes(capsys):
-    code, out, _ = said(capsys, *["shapes", "--budget", "405M", "--n-layers", "16", "24", "32", "--heads", "16", "--vocab-size", "50280"])
+    code, out, _ = said(
+        capsys, *["shapes", "--budget", "405M", "--n-layers", "16", "24", "32", "--heads", "16", "--vocab-size", "50280"]
+    )
     assert code == 0
     assert [line.split()[:2] for line in out.splitlines()[2:5]] == [["16", "1216"], ["24", "1024"], ["32", "896"]]
     _, out, _ = said(capsys, *["shapes", "--suite", "ladder", "--json"])
@@ -75,7 +77,25 @@ def test_data(capsys, tmp_path, text):
     assert code == 0 and "every hash checked" in out and "40 files" in out
 
 
-TRAIN = ["train", "--design", "hc", "--n-layers", "1", "--d-model", "16", "--heads", "2", "--context", "32", "--batch-size", "4", "--steps", "6", "--validation-windows", "4"]
+TRAIN = [
+    "train",
+    "--design",
+    "hc",
+    "--n-layers",
+    "1",
+    "--d-model",
+    "16",
+    "--heads",
+    "2",
+    "--context",
+    "32",
+    "--batch-size",
+    "4",
+    "--steps",
+    "6",
+    "--validation-windows",
+    "4",
+]
 
 
 def test_train_once_and_again(capsys, tmp_path, tokens_folder):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from depthbench.errors import UserError
 from depthbench.model.backbone import NORM_EPS, RMSNorm, Sublayer, at_least_fp32
+from depthbench.residual.hc_mix import mix
 from depthbench.residual.protocol import Link, Residual, full_precision
 from depthbench.shape import ModelShape
 
@@ -58,12 +59,17 @@ class HCLink(Link):
             self.wb = nn.Parameter(torch.zeros(d_model))
             self.c = nn.Parameter(torch.tensor(INITIAL_DYNAMIC_SCALE))
 
+    @property
+    def W(self) -> Tensor:
+        """`Wa` and `wb` side by side, `[d, n+2]`."""
+        return torch.cat((self.Wa, self.wb[:, None]), dim=1)
+
     def coefficients(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """`A` `[B, T, n, n+1]` and `b` `[B, T, n]`, or without the leading dimensions when they are static."""
         if not self.options.dynamic:
             return self.A0, self.b0
         # the norm of u has no gain, so it can be applied to the n+2 products rather than to the d inputs
-        z = (state @ torch.cat((self.Wa, self.wb[:, None]), dim=1)) * stream_rms(state, self.eps)
+        z = (state @ self.W) * stream_rms(state, self.eps)
         z = z.tanh() if self.options.tanh else z
         z_A, z_b = torch.split(z, [self.options.streams + 1, 1], dim=-1)
         return self.A0 + self.a * z_A, self.b0 + self.c * z_b.squeeze(-1)
@@ -84,12 +90,15 @@ class HCLink(Link):
         return self.mixed(state, A)[..., 1:, :] + b[..., None] * y[..., None, :]
 
     def forward(self, state: Tensor, sublayer: Sublayer) -> Tensor:
-        """As `read` and `write`, with the mix made once."""
+        """As `read` and `write`, with the mix made once, and in training differentiated by hand (see `hc_mix.py`)."""
         with full_precision(state):
-            A, b = self.coefficients(state)
-            # split, not slices: the gradient of a slice is a tensor of zeros with a copy in it
-            m_0, m_rest = torch.split(self.mixed(state, A), [1, self.options.streams], dim=-2)
-            x = self.norm(m_0.squeeze(-2))
+            if self.options.dynamic and self.training and torch.is_grad_enabled():
+                m_0, m_rest, b = mix(state, self.W, self.A0, self.a, self.b0, self.c, self.eps, self.options.tanh)
+            else:
+                A, b = self.coefficients(state)
+                m_0, m_rest = torch.split(self.mixed(state, A), [1, self.options.streams], dim=-2)
+                m_0 = m_0.squeeze(-2)
+            x = self.norm(m_0)
         y = sublayer(x)
         with full_precision(state):
             return torch.addcmul(m_rest, b[..., None], at_least_fp32(y)[..., None, :])
