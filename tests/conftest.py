@@ -1,19 +1,14 @@
-"""One thread a test: the models are tiny, and tests run side by side."""
-
-import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-import torch
-
-torch.set_num_threads(1)
+"""What all tests share: one thread a test, since the models are tiny and tests run side by side, and a small prepared corpus."""
 
 import random
 from pathlib import Path
 
 import pytest
+import torch
 
 from depthbench.data import TokenData, prepare
+
+torch.set_num_threads(1)
 
 WORDS = [
     "the",

@@ -59,7 +59,7 @@ def test_designs(capsys):
     _, out, _ = said(capsys, "designs", "hc")
     assert "2409.19606" in out and "streams=4" in out and "no decay  A0, b0" in out
     _, out, _ = said(capsys, "designs", "--json")
-    assert [entry["key"] for entry in json.loads(out)][0] == "preln"
+    assert json.loads(out)[0]["key"] == "preln"
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_a_failure_takes_only_its_cell_down(tmp_path, token_data, tokens_folder,
     study = replace(
         STUDY, designs=("preln", f"{design}:Explodes"), n_layers=(), budget=None, seeds=(0,), shapes=tuple(_two_shapes())
     )
-    cells, report = run(study, token_data, tokens_folder, tmp_path / "out")
+    _, report = run(study, token_data, tokens_folder, tmp_path / "out")
     failed = [item for item in report.ended if item.status == "failed"]
     assert report.count("done") == 3 and len(failed) == 1 and error in failed[0].error
     assert (failed[0].cell.design.name, failed[0].cell.shape.d_model) == (f"{design}:Explodes", 16)

@@ -10,8 +10,8 @@ sources lie in one append-only buffer, a mix is a few operations over a slab of 
 With `l = r·(v·w)`, `r = 1/rms(v)`, `p = softmax(l)`, `h = Σ p v`: `dv = Σ_readers p·dh + dl·(r·w - l·r²·v/d)`, `dw = Σ dl·r·v`,
 `dl = p·(v·dh - Σ p·(v·dh))`.
 
-The buffers change in place behind autograd's back, so the functions are ordered by a token that each takes and passes on, and a pass
-may be differentiated once. `attnres.py` uses it in training mode alone.
+The buffers change in place behind autograd's back, so the functions are ordered by a token that each takes and passes on, and a
+pass may be differentiated once. `attnres.py` uses it in training mode alone.
 
 Shape suffixes: N sources (2M+1), R readers (2M: sublayers 1 … 2M-1 and the close), P positions (batch × time), D d_model.
 """
