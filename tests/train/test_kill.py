@@ -67,6 +67,15 @@ def rows_written(out):
     return found[0].read_bytes().count(b"\n") if found else 0
 
 
+def runs(child):
+    """Whether a run is still there."""
+    try:
+        os.kill(child, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def result(folder):
     """The result without its clock."""
     found = json.loads((folder / "result.json").read_text())
@@ -80,9 +89,10 @@ def test_ten_kills_at_random_moments_change_no_bit(starter, whole, tokens_folder
     record_property("kill_moments", moments)
     for count, delay in moments:
         child = starter.start(tmp_path, tokens_folder)
-        while rows_written(tmp_path) < count:
+        while rows_written(tmp_path) < count and runs(child):
             time.sleep(0.001)
         time.sleep(delay)
+        assert runs(child), f"ended by itself before it had {count} rows"
         os.kill(child, signal.SIGKILL)
         assert starter.wait() == -signal.SIGKILL, f"killed after its end, at {count} rows"
     starter.start(tmp_path, tokens_folder)

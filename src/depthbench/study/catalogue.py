@@ -17,8 +17,8 @@ def quick() -> Study:
         designs=("preln", "hc", "attnres"),
         budget=Budget(345e3, match="backbone", n_heads=2, vocab_size=257, context=128),
         n_layers=(2, 6, 14),
-        learning_rates=(4e-3,),
-        recipe=Recipe(steps=400, batch_size=16, learning_rate=4e-3, validation_windows=512),
+        learning_rates=(6e-3,),
+        recipe=Recipe(steps=280, batch_size=8, learning_rate=6e-3, validation_windows=512),
         summary="Pre-LN, HC and Full AttnRes from shallow-wide to deep-narrow at about 0.35M backbone parameters",
     )
 
