@@ -1,6 +1,7 @@
 """DepthBench: which shape a Transformer should have, and which residual design turns depth into computation.
 
-`build_model(design, shape, seed=0, **options)` gives a model; `Residual` and `Link` are what a design of your own derives from.
+`build_model(design, shape, seed=0, **options)` gives a model, `load_run(folder)` a trained one; `Residual` and `Link` are what a
+design of your own derives from.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from depthbench.build import build_model, count_parameters
     from depthbench.model.backbone import RMSNorm
     from depthbench.residual.protocol import Link, Residual
+    from depthbench.study.load import load_run
     from depthbench.study.study import Study
     from depthbench.train.recipe import Recipe
 
@@ -30,6 +32,7 @@ __all__ = [
     "UserError",
     "build_model",
     "count_parameters",
+    "load_run",
 ]
 _HOMES = {
     "build_model": "build",
@@ -37,6 +40,7 @@ _HOMES = {
     "RMSNorm": "model.backbone",
     "Link": "residual.protocol",
     "Residual": "residual.protocol",
+    "load_run": "study.load",
     "Study": "study.study",
     "Recipe": "train.recipe",
 }

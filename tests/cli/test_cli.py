@@ -6,7 +6,10 @@ import sys
 
 import pytest
 
+from depthbench import UserError, load_run
 from depthbench.cli.main import main
+from depthbench.data import TokenData
+from depthbench.evaluate.validation import validate
 
 
 def said(capsys, *words):
@@ -103,7 +106,19 @@ def test_train_once_and_again(capsys, tmp_path, tokens_folder):
     code, out, err = said(capsys, *words)
     assert code == 0 and "validation loss" in out and "hc 1 × 16" in err
     code, out, _ = said(capsys, *words, "--json")
-    assert code == 0 and json.loads(out)["status"] == "done"
+    result = json.loads(out)
+    assert code == 0 and result["status"] == "done"
+    model, data = load_run(result["run"]), TokenData.open(tokens_folder)
+    assert validate(model, data, n_windows=4, batch_size=4, precision="fp32").loss == result["loss"]
+    assert not model.training
+
+
+def test_an_unfinished_run_is_not_loaded(capsys, tmp_path, tokens_folder):
+    said(capsys, *TRAIN, "--data", tokens_folder, "--out", tmp_path)
+    (run,) = (tmp_path / "cells").iterdir()
+    (run / "result.json").unlink()
+    with pytest.raises(UserError, match="has not finished"):
+        load_run(run)
 
 
 STUDY = """

@@ -70,9 +70,9 @@ def test_plain_packed_and_json_lines_hold_the_same_documents(tmp_path):
         (tmp_path / form).mkdir()
     for number, text in enumerate(documents):
         (tmp_path / "plain" / f"{number:02d}.txt").write_text(text, encoding="utf-8")
-        (tmp_path / "packed" / f"{number:02d}.md.gz").write_bytes(gzip.compress(text.encode()))
+        (tmp_path / "packed" / f"{number:02d}.md.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
     rows = write_rows(tmp_path / "rows" / "a.jsonl", documents)
-    (tmp_path / "packed rows" / "a.jsonl.gz").write_bytes(gzip.compress(rows.read_bytes()))
+    (tmp_path / "packed rows" / "a.jsonl.gz").write_bytes(gzip.compress(rows.read_bytes(), mtime=0))
     found = {form: run(tmp_path / form, tmp_path / f"out {form}") for form in ("plain", "packed", "rows", "packed rows")}
     assert len({manifest.fingerprint for manifest in found.values()}) == 1
     assert found["packed rows"].sources[0].files == {
@@ -126,7 +126,7 @@ def test_fingerprint_does_not_depend_on_place_time_or_name(corpus, tmp_path):
 def test_nothing_is_silently_lost(corpus, tmp_path):
     (corpus / "latin1.txt").write_bytes("grün".encode("latin-1"))
     (corpus / "binary.py").write_bytes(b"\x7fELF\0\0")
-    (corpus / "packed.txt.gz").write_bytes(gzip.compress(b"\xff"))
+    (corpus / "packed.txt.gz").write_bytes(gzip.compress(b"\xff", mtime=0))
     (corpus / "empty.md").write_bytes(b"")
     (corpus / "image.png").write_bytes(b"x")
     write_rows(corpus / "rows.jsonl", ["", "one", ""])
@@ -270,7 +270,7 @@ def test_a_named_file_that_is_no_text_is_an_error(tmp_path, content):
     [
         ("a.jsonl", b'{"text": "x"}\n{"body": "y"}\n', r"a\.jsonl, line 2: no key \"text\""),
         ("a.jsonl", b'{"text": "x"}\noops\n', r"a\.jsonl, line 2: not valid JSON"),
-        ("a.txt.gz", gzip.compress(b"some text" * 99)[:-9], r"a\.txt\.gz: broken gzip"),
+        ("a.txt.gz", gzip.compress(b"some text" * 99, mtime=0)[:-9], r"a\.txt\.gz: broken gzip"),
     ],
 )
 @pytest.mark.parametrize("named", [True, False])
@@ -281,7 +281,7 @@ def test_damaged_files_are_errors_and_mending_them_is_enough(corpus, tmp_path, s
         run(sources, tmp_path / "out")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out" / "manifest.json").exists()
-    (corpus / name).write_bytes(gzip.compress(b"fine") if name.endswith("gz") else b'{"text": "fine"}\n')
+    (corpus / name).write_bytes(gzip.compress(b"fine", mtime=0) if name.endswith("gz") else b'{"text": "fine"}\n')
     run(sources, tmp_path / "out")
     assert "fine" in texts(tmp_path / "out", "train") + texts(tmp_path / "out", "validation")
 

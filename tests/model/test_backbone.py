@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from depthbench.model.backbone import Attention, LayerNorm, RMSNorm, SwiGLU, at_least_fp32, joint_attention, rope_table
+from depthbench.model.backbone import Attention, LayerNorm, RMSNorm, SwiGLU, joint_attention, rope_table
+from depthbench.model.precision import at_least_fp32
 from helpers import GQA, MHA
 
 DOUBLE = torch.zeros(1, dtype=torch.float64)

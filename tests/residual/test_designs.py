@@ -51,6 +51,22 @@ def test_outputs_and_all_gradients_equal_the_reference(design, options, shape):
         assert float((got - wanted).abs().max()) <= 1e-9 * largest, name
 
 
+@pytest.mark.parametrize(("design", "options"), CASES, ids=str)
+def test_in_evaluation_the_function_is_the_same(design, options):
+    """Some designs are differentiated by hand in training; validation takes the plain definition."""
+    model = random_model(design, GQA, **options)
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(tokens(GQA)), model.train()(tokens(GQA)), rtol=1e-11, atol=1e-11)
+    trained = model(tokens(GQA))
+    torch.testing.assert_close(model.eval()(tokens(GQA)), trained, rtol=1e-11, atol=1e-11)
+    again = torch.autograd.grad(trained.sum(), list(model.parameters()), allow_unused=True)
+    plain = torch.autograd.grad(model(tokens(GQA)).sum(), list(model.parameters()), allow_unused=True)
+    for (name, _), one, two in zip(model.named_parameters(), again, plain, strict=True):
+        assert (one is None) == (two is None), name
+        if one is not None:
+            torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("design", ["hc", "mhc", "attnres", "attnres_block"])
 def test_at_initialisation_the_network_is_preln(design):
     model = set_eps(build_model(design, MHA, seed=3).double(), 1e-30)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from depthbench import ModelShape, build_model, count_parameters
 from depthbench.cli.main import main
-from depthbench.study.cell import DesignChoice
+from depthbench.residual.registry import source_of
 from depthbench.train.optimizer import exempt_names
 from helpers import MHA, tokens
 from residual.own import DICTIONARY, EXAMPLE, GATED, NAMED, PAIR, own_design
@@ -174,11 +174,11 @@ def test_a_design_may_derive_from_a_built_in_one(tmp_path):
 
 def test_a_file_edited_is_another_design_and_another_cell(tmp_path):
     name = own_design(tmp_path)
-    first = DesignChoice(name).source_hash
+    first = source_of(name)
     plain = build_model(name, MHA, seed=1)(tokens(MHA))
     own_design(tmp_path, link="def write(self, state, y): return state - y")
-    assert DesignChoice(name).source_hash != first
+    assert source_of(name) != first
     assert not torch.equal(build_model(name, MHA, seed=1)(tokens(MHA)), plain)
     own_design(tmp_path)
-    assert DesignChoice(name).source_hash == first
+    assert source_of(name) == first
     assert torch.equal(build_model(name, MHA, seed=1)(tokens(MHA)), plain)

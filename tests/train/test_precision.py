@@ -8,28 +8,22 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
 
-from depthbench.residual.attnres import DepthMix
-from depthbench.residual.hc import HCLink
-from depthbench.residual.mhc import MHCLink
 from depthbench.residual.moda import MoDAState
 from depthbench.residual.protocol import Link
 from helpers import DESIGNS, random_model
 from train.runs import RECIPE, SHAPE, newest, rows, stop_after, training
 
 BF16 = replace(RECIPE, steps=4, precision="bf16")
-MIXES = {
-    "hc": (HCLink, "coefficients"),
-    "mhc": (MHCLink, "coefficients"),
-    "attnres": (DepthMix, "weights"),
-    "attnres_block": (DepthMix, "weights"),
-}
 
 
 def tensors_of(state):
     """The tensors of a residual state. MoDA's depth cache is not among them: it holds keys and values, as attention makes them."""
     if isinstance(state, torch.Tensor):
         return [state]
-    return tensors_of(state.x) if isinstance(state, MoDAState) else [tensor for part in state or () for tensor in tensors_of(part)]
+    if isinstance(state, MoDAState):
+        return [state.x]
+    parts = state if isinstance(state, tuple) else getattr(state, "__dict__", {}).values()
+    return [tensor for part in parts for tensor in tensors_of(part)]
 
 
 def watch_states(model):
@@ -57,23 +51,13 @@ def forbid_autocast(model):
 
 
 @pytest.mark.parametrize("design", DESIGNS)
-def test_states_coefficients_loss_and_weights_stay_fp32(token_data, tmp_path, monkeypatch, design):
+def test_states_norms_loss_and_weights_stay_fp32(token_data, tmp_path, monkeypatch, design):
     run = training(tmp_path, token_data, design, recipe=BF16, should_stop=stop_after(3))
-    seen, sublayers, mixes, losses = watch_states(run.model), [], [], []
+    seen, sublayers, losses = watch_states(run.model), [], []
     assert len(forbid_autocast(run.model)) >= SHAPE.n_sublayers
     for block in run.model.blocks:
         for part in (block.attention.q, block.mlp.down):
             part.register_forward_hook(lambda _, given, y: sublayers.append(y.dtype))
-    if design in MIXES:
-        owner, name = MIXES[design]
-        real = getattr(owner, name)
-
-        def spied(self, state):
-            found = real(self, state)
-            mixes.extend((tensor.dtype, torch.is_autocast_enabled("cpu")) for tensor in tensors_of(found))
-            return found
-
-        monkeypatch.setattr(owner, name, spied)
     cross_entropy = F.cross_entropy
     monkeypatch.setattr(
         F, "cross_entropy", lambda logits, *rest, **named: losses.append(logits.dtype) or cross_entropy(logits, *rest, **named)
@@ -83,7 +67,6 @@ def test_states_coefficients_loss_and_weights_stay_fp32(token_data, tmp_path, mo
     assert set(sublayers) == {torch.bfloat16}  # autocast was on
     assert {tensor.dtype for tensor in seen} == {torch.float32}
     assert set(losses) == {torch.float32}
-    assert set(mixes) == ({(torch.float32, False)} if design in MIXES else set())
     assert {parameter.dtype for parameter in run.model.parameters()} == {torch.float32}
     assert {parameter.grad.dtype for parameter in run.model.parameters() if parameter.grad is not None} == {torch.float32}
     assert {tensor.dtype for tensor in load_file(newest(tmp_path)).values()} == {torch.float32}
@@ -100,15 +83,29 @@ def test_bf16_losses_are_close_to_fp32_and_not_the_same(token_data, tmp_path, de
     assert half.validation.loss != full.validation.loss
 
 
-@pytest.mark.parametrize("design", ["attnres", "attnres_block", "hc", "mhc"])
-def test_without_sublayers_autocast_changes_no_bit_of_the_hidden_state(design):
-    """What is left is the design's own arithmetic, open to close, with random values in every parameter."""
-    model = random_model(design, SHAPE).float()
+def without_sublayers(model):
+    """Put fp32 stand-ins in the place of attention and feed-forward: what is left is the arithmetic of the design."""
     for block in model.blocks:
         block.attention.forward = lambda x, rope: x.flip(-1)
+        block.attention.attend = lambda heads, rope, *own: heads.q_BHTC.transpose(1, 2).flatten(2).float()
+        block.attention.q.forward = lambda x: x.flip(-1)
         block.mlp.forward = lambda x: x.roll(1, -1)
-    x = torch.arange(32).view(2, 16)
-    with torch.no_grad():
-        plain = model.hidden(x)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert torch.equal(model.hidden(x), plain)
+    return model
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("design", DESIGNS)
+def test_without_sublayers_autocast_changes_no_bit(design, training):
+    """Mixing coefficients included: open to close and, in training, back again, with random values in every parameter."""
+    x, hidden, gradients = torch.arange(32).view(2, 16), [], []
+    for enabled in (True, False):
+        model = without_sublayers(random_model(design, SHAPE).float()).train(training)
+        with torch.set_grad_enabled(training), torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            hidden.append(model.hidden(x))
+        if training:
+            hidden[-1].square().sum().backward()
+            gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    assert hidden[0].dtype == torch.float32 and torch.equal(*hidden)
+    if training:
+        assert "embedding.weight" in gradients[0] and gradients[0].keys() == gradients[1].keys()
+        assert all(torch.equal(gradient, gradients[1][name]) for name, gradient in gradients[0].items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -59,7 +60,9 @@ def cores() -> int:
 
 def execution_for(hardware: arguments.Hardware, threads: int) -> Execution:
     """The execution that the options ask for. Raises `UserError` if the device is missing."""
-    find_device(hardware.device)
+    device = find_device(hardware.device)
+    if hardware.compile and device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        raise UserError("--compile on CPU needs a C++ compiler, and none is found; install g++ or leave --compile out")
     return Execution(**{**vars(hardware), "threads": hardware.threads or threads})
 
 

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from depthbench.data.batches import TokenData, validation_batches
-from depthbench.model.backbone import at_least_fp32
+from depthbench.model.precision import at_least_fp32, autocast
 from depthbench.model.transformer import Transformer
-from depthbench.train.execution import autocast
 
 
 @dataclass(frozen=True)

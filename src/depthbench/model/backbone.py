@@ -14,15 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from depthbench.model.precision import at_least_fp32
 from depthbench.shape import ModelShape
 
 NORM_EPS = 1e-6
 ROPE_THETA = 10_000.0
-
-
-def at_least_fp32(x: Tensor) -> Tensor:
-    """`x` in fp32, or unchanged if it is already that precise: "fp32" here never takes float64 away."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 class Sublayer(Protocol):

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from depthbench.model.backbone import Attention, AttentionSublayer, RMSNorm, Rope, SwiGLU, rope_table
-from depthbench.residual.protocol import Link, Residual, full_precision
+from depthbench.model.precision import full_precision
+from depthbench.residual.protocol import Link, Residual
 from depthbench.shape import ModelShape
 
 INIT_STD = 0.02

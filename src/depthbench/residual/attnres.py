@@ -20,8 +20,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from depthbench.model.backbone import NORM_EPS, RMSNorm, Sublayer, at_least_fp32
-from depthbench.residual.protocol import Link, Residual, full_precision
+from depthbench.model.backbone import NORM_EPS, RMSNorm, Sublayer
+from depthbench.model.precision import at_least_fp32, full_precision
+from depthbench.residual.protocol import Link, Residual
 from depthbench.residual.tape import TapeState
 from depthbench.shape import ModelShape
 

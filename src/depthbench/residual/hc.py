@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from depthbench.errors import UserError
-from depthbench.model.backbone import NORM_EPS, RMSNorm, Sublayer, at_least_fp32
+from depthbench.model.backbone import NORM_EPS, RMSNorm, Sublayer
+from depthbench.model.precision import at_least_fp32, full_precision
 from depthbench.residual.hc_mix import mix
-from depthbench.residual.protocol import Link, Residual, full_precision
+from depthbench.residual.protocol import Link, Residual
 from depthbench.shape import ModelShape
 
 INITIAL_DYNAMIC_SCALE = 0.01

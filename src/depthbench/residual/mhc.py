@@ -17,9 +17,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from depthbench.model.backbone import NORM_EPS, RMSNorm, Sublayer, at_least_fp32
+from depthbench.model.backbone import NORM_EPS, RMSNorm, Sublayer
+from depthbench.model.precision import at_least_fp32, full_precision
 from depthbench.residual.hc import HC
-from depthbench.residual.protocol import Link, full_precision
+from depthbench.residual.protocol import Link
 
 INITIAL_GAIN = 0.01
 INITIAL_BIAS = 8.0

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from depthbench.model.backbone import AttentionSublayer, RMSNorm, Sublayer, at_least_fp32
-from depthbench.residual.protocol import Link, Residual, full_precision
+from depthbench.model.backbone import AttentionSublayer, RMSNorm, Sublayer
+from depthbench.model.precision import at_least_fp32, full_precision
+from depthbench.residual.protocol import Link, Residual
 from depthbench.shape import ModelShape
 
 

@@ -11,25 +11,17 @@ leave the given one as it was. Nothing in a state mixes positions, so decoding n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from depthbench.model.backbone import Sublayer, at_least_fp32
+from depthbench.model.backbone import Sublayer
+from depthbench.model.precision import at_least_fp32, full_precision
 from depthbench.shape import ModelShape
 
 State = Any
-
-
-def full_precision(x: Tensor) -> AbstractContextManager[Any]:
-    """Autocast off: residual states and mixing coefficients stay fp32 while the sublayers run in bf16."""
-    kind = x.device.type
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return nullcontext()
-    return torch.autocast(kind, enabled=False)
 
 
 def tensors_of(state: State) -> Iterator[Tensor]:

@@ -24,7 +24,7 @@ from depthbench.files import read_json, write_json
 from depthbench.model.transformer import Transformer
 from depthbench.study.cell import Cell
 from depthbench.study.store import RESULT_FORMAT, RunFolder
-from depthbench.train.execution import Execution
+from depthbench.train.execution import Execution, find_device
 from depthbench.train.loop import Outcome, StepReport, Training, ignore, never
 
 CLAIMED = "claimed"
@@ -74,6 +74,7 @@ def _train(
             f"{folder.path.name} was planned for tokens {cell.data.fingerprint[:12]}, and these are"
             f" {data.manifest.fingerprint[:12]}; give the same data, or start in another --out"
         )
+    find_device(execution.device)
     _record_environment(folder, execution)
     design = folder.design_name(cell)
     model = build_model(design, cell.shape, seed=cell.seed, **dict(cell.design.options))

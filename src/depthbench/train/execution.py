@@ -4,9 +4,7 @@ beyond rounding, so none of it is part of a cell's identity; it is recorded with
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -53,11 +51,6 @@ def find_device(name: str) -> torch.device:
     elif device.type != "cpu":
         raise UserError(f"unknown device {name!r}; valid: cpu, cuda, cuda:N, mps")
     return device
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """bf16 autocast, or nothing for fp32."""
-    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
 def compile_model(model: Transformer, backend: str = "inductor") -> None:

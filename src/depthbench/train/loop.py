@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from depthbench.data.batches import TokenData, check_fits, training_batch
 from depthbench.errors import UserError
 from depthbench.evaluate.validation import Validation, validate
-from depthbench.model.backbone import at_least_fp32
+from depthbench.model.precision import at_least_fp32, autocast
 from depthbench.model.transformer import Transformer
 from depthbench.train.checkpoint import Position, load_checkpoint, save_checkpoint, set_aside
-from depthbench.train.execution import Execution, autocast, compile_model, find_device
+from depthbench.train.execution import Execution, compile_model, find_device
 from depthbench.train.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from depthbench.train.recipe import Recipe
 
