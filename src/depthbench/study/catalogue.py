@@ -18,7 +18,7 @@ def quick() -> Study:
         budget=Budget(345e3, match="backbone", n_heads=2, vocab_size=257, context=128),
         n_layers=(2, 6, 14),
         learning_rates=(6e-3,),
-        recipe=Recipe(steps=240, batch_size=8, learning_rate=6e-3, validation_windows=512),
+        recipe=Recipe(steps=270, batch_size=8, learning_rate=6e-3, validation_windows=512),
         summary="Pre-LN, HC and Full AttnRes from shallow-wide to deep-narrow at about 0.35M backbone parameters",
     )
 
