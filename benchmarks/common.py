@@ -59,14 +59,14 @@ def need_positive(options: Any, *names: str) -> None:
 
 
 def parse_shapes(texts: Sequence[str], *, n_heads: int, context: int) -> list[ModelShape]:
-    """`16x44` as 16 layers of width 44. Raises `UserError` if there is none, or one cannot be read or makes no model."""
+    """`14x44` as 16 layers of width 44. Raises `UserError` if there is none, or one cannot be read or makes no model."""
     if not texts:
-        raise UserError("give at least one shape, for instance --shapes 16x44")
+        raise UserError("give at least one shape, for instance --shapes 14x44")
     found = []
     for text in texts:
         layers, x, width = text.partition("x")
         if not (x and layers.isdecimal() and width.isdecimal()):
-            raise UserError(f"cannot read shape {text!r}; write layers x width, for instance 16x44")
+            raise UserError(f"cannot read shape {text!r}; write layers x width, for instance 14x44")
         found.append(ModelShape(int(layers), int(width), n_heads, context=context))
     return found
 

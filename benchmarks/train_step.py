@@ -33,7 +33,7 @@ STEPS_A_TURN = 2
 class Options:
     """Tokens per second of a training step (forward, backward, clipping, AdamW), side by side in one process."""
 
-    shapes: tuple[str, ...] = ("2x128", "6x76", "16x44")
+    shapes: tuple[str, ...] = ("2x120", "6x68", "14x44")
     """Layers x width."""
     designs: tuple[str, ...] = (*BUILT_IN, LLAMA)
     """Designs, also as hc[streams=2] or path/to/file.py:Class, and the peers llama and stacked_attnres. Pre-LN always runs."""

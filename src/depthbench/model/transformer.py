@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from depthbench.model.backbone import Attention, AttentionSublayer, RMSNorm, Rope, SwiGLU, rope_table
 from depthbench.model.precision import full_precision
-from depthbench.residual.protocol import Link, Residual
 from depthbench.shape import ModelShape
+
+if TYPE_CHECKING:  # imports run from residual to model
+    from depthbench.residual.protocol import Link, Residual
 
 INIT_STD = 0.02
 INIT_CUT = 3.0  # in standard deviations

@@ -12,7 +12,7 @@ from depthbench.build import build_model, count_parameters
 from depthbench.cost.flops import training_flops
 from depthbench.study.cell import Cell
 
-# Share of the rate of a large matrix product that small fp32 models reached on CPU; see benchmarks/utilisation in the docs.
+# Share of the rate of a large matrix product that the cells of `quick` reached on one CPU thread (benchmarks/README.md).
 CPU_UTILISATION = 0.25
 
 
