@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from depthbench.model.precision import at_least_fp32
+from depthbench.model.rms_norm import rms_norm
 from depthbench.shape import ModelShape
 
 NORM_EPS = 1e-6
@@ -39,8 +40,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., width]` to the same shape, fp32 or better: whoever multiplies it next chooses the precision."""
-        x = at_least_fp32(x)
-        return F.rms_norm(x, self.gain.shape, self.gain, self.eps)
+        return rms_norm(at_least_fp32(x), self.gain, self.eps)
 
 
 class LayerNorm(nn.Module):
@@ -82,12 +82,29 @@ def rope_table(length: int, head_dim: int, *, like: Tensor, theta: float = ROPE_
     return Rope(angle.cos(), angle.sin())
 
 
-class Heads(NamedTuple):
-    """Queries `[B, H, T, C]`, keys and values `[B, K, T, C]`, before rotary positions."""
+@dataclass(frozen=True)
+class Heads:
+    """Queries, keys and values before rotary positions, side by side as one projection made them: `[B, H+2K, T, C]`."""
 
-    q_BHTC: Tensor
-    k_BKTC: Tensor
-    v_BKTC: Tensor
+    qkv_BNTC: Tensor
+    n_heads: int
+    n_kv_heads: int
+
+    @property
+    def k_BKTC(self) -> Tensor:
+        """Keys, not rotated."""
+        return self.qkv_BNTC[:, self.n_heads : self.n_heads + self.n_kv_heads]
+
+    @property
+    def v_BKTC(self) -> Tensor:
+        """Values."""
+        return self.qkv_BNTC[:, self.n_heads + self.n_kv_heads :]
+
+    def rotated(self, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries and keys, turned together, and values."""
+        qk_BNTC, v_BKTC = torch.split(self.qkv_BNTC, [self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=1)
+        q_BHTC, k_BKTC = torch.split(rope.rotate(qk_BNTC), [self.n_heads, self.n_kv_heads], dim=1)
+        return q_BHTC, k_BKTC, v_BKTC
 
 
 class Attention(nn.Module):
@@ -108,14 +125,10 @@ class Attention(nn.Module):
     def heads(self, x_BTD: Tensor) -> Heads:
         """The queries, keys and values of `x`, before rotary positions."""
 
-        def split(y: Tensor, n: int) -> Tensor:
-            return y.view(*y.shape[:-1], n, self.head_dim).transpose(1, 2)
-
-        return Heads(
-            split(self.q(x_BTD), self.n_heads),
-            split(self.k(x_BTD), self.n_kv_heads),
-            split(self.v(x_BTD), self.n_kv_heads),
-        )
+        # three maps of one input are one product: fewer and wider, and one gradient of the input instead of a sum of three
+        qkv = F.linear(x_BTD, torch.cat((self.q.weight, self.k.weight, self.v.weight)))
+        qkv_BNTC = qkv.view(*qkv.shape[:-1], -1, self.head_dim).transpose(1, 2)
+        return Heads(qkv_BNTC, self.n_heads, self.n_kv_heads)
 
     def attend(self, heads: Heads, rope: Rope, own_keys: Sequence[Tensor] = (), own_values: Sequence[Tensor] = ()) -> Tensor:
         """Attend to earlier positions and, in the same softmax, to extra slots that belong to the query's own position.
@@ -123,12 +136,12 @@ class Attention(nn.Module):
         `own_keys` and `own_values` hold one `[B, K, T, C]` a slot; position t sees row t of each and no rotation is applied to
         them. Returns `[B, T, D]`.
         """
-        q_BHTC, k_BKTC = rope.rotate(heads.q_BHTC), rope.rotate(heads.k_BKTC)
+        q_BHTC, k_BKTC, v_BKTC = heads.rotated(rope)
         if own_keys:
-            y_BHTC = joint_attention(q_BHTC, k_BKTC, heads.v_BKTC, own_keys, own_values)
+            y_BHTC = joint_attention(q_BHTC, k_BKTC, v_BKTC, own_keys, own_values)
         else:
             grouped = self.n_kv_heads != self.n_heads
-            y_BHTC = F.scaled_dot_product_attention(q_BHTC, k_BKTC, heads.v_BKTC, is_causal=True, enable_gqa=grouped)
+            y_BHTC = F.scaled_dot_product_attention(q_BHTC, k_BKTC, v_BKTC, is_causal=True, enable_gqa=grouped)
         out: Tensor = self.o(y_BHTC.transpose(1, 2).flatten(2))
         return out
 
