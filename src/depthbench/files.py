@@ -65,6 +65,8 @@ def content_hash(content: Any) -> str:
 
 def make_folder(path: Path) -> Path:
     """Create `path` and its parents. Raises `UserError` if it cannot be created or written to."""
+    if path.is_file():
+        raise UserError(f"cannot write to {path}: it is a file; choose a folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".writable.{os.getpid()}"

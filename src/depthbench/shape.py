@@ -207,7 +207,7 @@ def human(count: float) -> str:
     for factor, unit in ((1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(rounded) >= factor:
             scaled = rounded / factor
-            return f"{scaled:.{2 - math.floor(math.log10(abs(scaled)))}f}{unit}"
+            return f"{scaled:.{max(0, 2 - math.floor(math.log10(abs(scaled))))}f}{unit}"
     return f"{count:.0f}"
 
 

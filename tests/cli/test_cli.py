@@ -153,6 +153,38 @@ def test_a_study_from_plan_to_report(capsys, tmp_path, tokens_folder):
     assert "all 6 cells are done" in said(capsys, "run", name, "--data", tokens_folder, "--out", out_folder)[2]
 
 
+def test_one_folder_may_hold_several_recipes(capsys, tmp_path, tokens_folder):
+    (tmp_path / "my_study.py").write_text(STUDY)
+    words = ["run", f"{tmp_path}/my_study.py:study", "--data", tokens_folder, "--out", tmp_path / "out", "--designs", "preln"]
+    for steps in (2, 3):
+        code, out, _ = said(capsys, *words, "--n-layers", 1, 2, "--steps", steps)
+        assert code == 0 and f"{steps} steps" in out and "@" not in out  # a run reports on its own cells
+    code, out, _ = said(capsys, "report", tmp_path / "out")
+    assert code == 0 and "preln@2-steps" in out and "preln@3-steps" in out
+
+
+def test_damaged_run_folders_are_named_and_the_rest_goes_on(capsys, tmp_path, tokens_folder):
+    (tmp_path / "my_study.py").write_text(STUDY)
+    words = ["run", f"{tmp_path}/my_study.py:study", "--data", tokens_folder, "--out", tmp_path / "out", "--steps", 2]
+    said(capsys, *words, "--designs", "preln")
+    first, second, third = sorted((tmp_path / "out" / "cells").iterdir())
+    (first / "result.json").write_text('{"format": 1, "status": "done", "steps": 2, "loss": "abc"}')
+    (second / "cell.json").write_text("{}")
+    (third / "cell.json").unlink()
+    code, out, _ = said(capsys, "status", tmp_path / "out", "--json")
+    assert (code, json.loads(out)["counts"]) == (0, {"unreadable": 3})
+    (third / "result.json").unlink()
+    code, out, err = said(capsys, *words, "--designs", "preln", "hc")
+    assert code == 1 and "delete it to train the cell again" in err and "no format number; delete its folder" in err
+    assert "2 of 6 cells failed" in err and "hc" in out
+    assert json.loads((third / "result.json").read_text())["status"] == "done"
+
+
+def test_huge_numbers_are_only_numbers(capsys):
+    assert said(capsys, *["plan", "quick", "--steps", "999999999999999999999999", "--flops-per-second", "1e30"])[0] == 0
+    assert said(capsys, *["shapes", "--budget", "1e24", "--n-layers", "2"])[0] == 0
+
+
 # --- bad input: one line, exit code 2, nothing on disk harmed --------------------------------------------------------
 
 
@@ -171,6 +203,10 @@ def test_a_study_from_plan_to_report(capsys, tmp_path, tokens_folder):
         (["plan", "quick", "--learning-rates", "nan"], "must be a finite number"),
         (["plan", "quick", "--n-layers", "4000"], "too small for 4000 layers"),
         (["designs", "hcc"], "did you mean 'hc'"),
+        (["designs", "hc[stream=2]"], "did you mean 'streams'"),
+        (["run", "my_study.py"], "name the study in it as well: my_study.py:study"),
+        (["plan", "quick", "--flops-per-second", "0"], "must be above 0"),
+        ([*TRAIN, "--seed", "99999999999999999999999"], "below 2**63"),
         (["shapes", "--budget", "lots", "--n-layers", "3"], "cannot read 'lots'"),
         (["shapes", "--budget", "405M"], "needs layer counts"),
         (["shapes", "--budget", "100k", "--n-layers", "32"], "use fewer layers, fewer heads or a larger budget"),
@@ -204,7 +240,7 @@ def test_bad_input(capsys, monkeypatch, tmp_path, tokens_folder, words, message)
     if words[0] == "train":
         words = [*words, "--data", tokens_folder]
     assert message in refused(capsys, *words)
-    assert not list(tmp_path.rglob("result.json"))
+    assert not list(tmp_path.rglob("cell.json"))  # what is refused leaves nothing behind
 
 
 def test_unusable_sources(capsys, tmp_path):

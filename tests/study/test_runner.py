@@ -95,10 +95,12 @@ def _two_shapes():
 
 
 def test_two_runners_share_a_folder_and_train_nothing_twice(tmp_path, token_data, tokens_folder):
-    study = replace(STUDY, seeds=(0, 1, 2), recipe=replace(STUDY.recipe, steps=40))
+    study = replace(STUDY, seeds=(0, 1, 2), recipe=replace(STUDY.recipe, steps=100))
     cells = cells_of(study, token_data)
     command = _runner_command(tmp_path, tokens_folder, study)
     with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, text=True) as other:
+        while not list(tmp_path.glob("cells/*/environment.json")) and other.poll() is None:
+            time.sleep(0.05)  # until the other has taken a cell
         _, report = run(study, token_data, tokens_folder, tmp_path, workers=1)
         others = json.loads(other.communicate()[0])
     assert all(run_folder(tmp_path, cell).result()["status"] == "done" for cell in cells)

@@ -150,7 +150,7 @@ class Train:
     validation_windows: int = 512
     """Windows to validate on; 0 for all."""
     data: str = "stdlib"
-    """A folder that `data prepare` made, or a source to prepare in the cache."""
+    """A folder that `data prepare` made, or stdlib, which is prepared in the cache."""
     out: Path = field(default_factory=lambda: Path("runs/train"))
     """Folder for the run; several runs may share it."""
     json: bool = False

@@ -87,11 +87,14 @@ def _print_shapes(name: str, budget: Budget, found: list[ModelShape], suite: Sui
 
 def designs(verb: arguments.Designs) -> int:
     """List the designs, or show one."""
-    from depthbench.residual.registry import find_design, list_designs
+    from depthbench.residual.registry import find_design, list_designs, read_options
+    from depthbench.study.cell import DesignChoice
 
     if verb.design:
-        design = find_design(verb.design)
-        return _show_design(verb.design, design, verb.json)
+        choice = DesignChoice.parse(verb.design)
+        design = find_design(choice.name)
+        read_options(design, choice.name, dict(choice.options))
+        return _show_design(choice.name, design, verb.json)
     found = list_designs()
     if verb.json:
         print_json([_design_json(name, design) for name, design in found.items()])

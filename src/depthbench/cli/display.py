@@ -19,7 +19,7 @@ from depthbench.progress import duration
 from depthbench.study.cell import Cell
 from depthbench.study.runner import ELSEWHERE, Ended, Report, Running, Watcher
 
-LINE_SECONDS = 15.0
+LINE_SECONDS = 10.0
 
 
 class Work:
@@ -57,9 +57,8 @@ class LineWatcher(Watcher):
         """Say how much there is to do."""
         self.work, self.total, self.ended_count = Work(todo), len(cells), len(cells) - len(todo)
         done = f", {self.ended_count} already done" if self.ended_count else ""
-        self.say(
-            f"{len(cells)} cells{done}; {workers} worker{'s' * (workers != 1)}" if todo else f"all {len(cells)} cells are done"
-        )
+        start = f"{len(cells)} cells{done}; starting {workers} worker{'s' * (workers != 1)}"
+        self.say(start if todo else f"all {len(cells)} cells are done")
 
     def tick(self, running: Sequence[Running], report: Report, waiting: int) -> None:
         """A line per interval."""

@@ -31,9 +31,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words == ["--version"]:
             print(f"depthbench {__version__}")
             return 0
-        return call(parse(words))
+        code = call(parse(words))
+        sys.stdout.flush()  # here, where a reader that has gone away is no error
+        return code
     except UserError as error:
         return complain(str(error))
+    except MemoryError as error:
+        return complain(f"out of memory ({error}); use a smaller model, --batch-size or --micro-batch-size")
+    except RuntimeError as error:
+        if "memory" not in str(error) and "alloc" not in str(error):
+            raise
+        return complain(f"out of memory ({error}); use a smaller model, --batch-size or --micro-batch-size")
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

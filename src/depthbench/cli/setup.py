@@ -31,9 +31,9 @@ def find_tokens(source: str, tokenizer: str) -> Path:
         return folder
     if source in DEFAULTS:
         return ensure(source, tokenizer)
-    if folder.exists():
-        raise UserError(f"{source} holds no token files; first: depthbench data prepare {source} --out FOLDER")
-    raise UserError(f"data {source!r} is neither a folder of token files nor one of: {', '.join(DEFAULTS)}")
+    is_text = folder.is_file() or (folder.is_dir() and not (folder / ".lock").exists())
+    hint = f"; if it is text: depthbench data prepare {source} --out FOLDER" if is_text else ""
+    raise UserError(f"--data {source} is neither a folder of token files nor {', '.join(DEFAULTS)}{hint}")
 
 
 def pin(source: str, data: TokenData) -> DataPin:

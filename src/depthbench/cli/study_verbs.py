@@ -29,6 +29,7 @@ from depthbench.study.results import read_results
 from depthbench.study.runner import Report, Runner
 from depthbench.study.store import find_runs
 from depthbench.study.study import Study
+from depthbench.train.loop import check_data
 
 UNPREPARED = "not prepared"
 
@@ -41,6 +42,8 @@ def plan(verb: arguments.Plan) -> int:
     workers = verb.workers or (cores() if is_small(study.solved_shapes(), "cpu") else 1)
     if verb.flops_per_second:
         rate, how = parse_count(verb.flops_per_second), "as given"
+        if rate <= 0:
+            raise UserError(f"--flops-per-second must be above 0, got {verb.flops_per_second}")
     else:
         rate = CPU_UTILISATION * measured_matmul_rate()
         how = f"{CPU_UTILISATION:.0%} of a matrix product's rate on one thread here"
@@ -113,18 +116,21 @@ def run(verb: arguments.Run) -> int:
     small = is_small(shapes, verb.hardware.device)
     workers = verb.workers or (cores() if small else 1)
     execution = execution_for(verb.hardware, 1 if small else max(1, cores() // workers))
-    out = make_folder(verb.out or Path("runs") / study.name)
     source = verb.changes.data or study.data
     tokens = find_tokens(source, study.tokenizer)
-    cells = study.cells(pin(source, TokenData.open(tokens)))
+    data = TokenData.open(tokens)
+    for shape in shapes:
+        check_data(shape, study.recipe, data)
+    cells = study.cells(pin(source, data))
+    out = make_folder(verb.out or Path("runs") / study.name)
     done = Runner(cells, tokens, out, workers=workers, execution=execution, watcher=make_watcher()).run()
-    return _conclude(study, out, done, verb.json)
+    return _conclude(study, [cell.name for cell in cells], out, done, verb.json)
 
 
-def _conclude(study: Study, out: Path, done: Report, as_json: bool) -> int:
-    """Report what there is, and say how to go on when something is left."""
+def _conclude(study: Study, cells: list[str], out: Path, done: Report, as_json: bool) -> int:
+    """Report on the study's cells, and say how to go on when something is left."""
     failed = [item for item in done.ended if item.status == "failed"]
-    rows, missing = read_results(out)
+    rows, missing = read_results(out, cells)
     if rows:
         written = write_report(rows, missing, out / "report", title=study.name)
     if as_json:
@@ -170,6 +176,8 @@ def status(verb: arguments.Status) -> int:
         print_json({"folder": str(verb.folder), "counts": dict(counts), "cells": entries})
         return 0
     table = make_table("cell", "status", "step", "", left=2)
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
+    table.columns[3].justify, table.columns[3].overflow = "left", "ellipsis"
     for entry in entries:
         table.add_row(
             escape(str(entry["cell"])), str(entry["status"]), f"{entry['step']}/{entry['steps']}", escape(str(entry["note"]))

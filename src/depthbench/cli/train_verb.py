@@ -22,7 +22,7 @@ from depthbench.study.cell import Cell
 from depthbench.study.store import run_folder
 from depthbench.study.study import Study
 from depthbench.study.train_cell import CLAIMED, train_cell
-from depthbench.train.loop import StepReport
+from depthbench.train.loop import StepReport, check_data
 from depthbench.train.recipe import Recipe
 
 
@@ -44,6 +44,7 @@ def train(verb: arguments.Train) -> int:
     study = Study("train", (verb.design,), (verb.learning_rate,), recipe, shapes=(shape,), seeds=(verb.seed,))
     (cell,) = study.cells(pin(verb.data, data))
     execution = execution_for(verb.hardware, 1 if is_small([shape], verb.hardware.device) else cores())
+    check_data(shape, recipe, data)
     folder = run_folder(make_folder(verb.out), cell)
     folder.create(cell)
     start = folder.state().step

@@ -5,7 +5,7 @@ With `u_s = H_s / rms(H_s)` (no gain), the streams before the mix give, for sour
     A[s, t] = A0[s, t] + a·tanh(u_s · Wa)[t]        b_s = b0_s + c·tanh(u_s · wb)
     m_t = Σ_s A[s, t] H_s        y = F(RN(m_0))        H_{t-1} ← m_t + b_{t-1}·y   for t = 1 … n.
 
-At initialisation the network computes what Pre-LN computes with the same weights.
+At initialisation the network computes what Pre-LN computes with the same weights, output projections divided by sqrt(n) included.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from depthbench.errors import unknown
+from depthbench.errors import UserError, unknown
 from depthbench.shape import Budget
 from depthbench.study.study import Study, study_from_file
 from depthbench.train.recipe import Recipe
@@ -32,4 +32,6 @@ def find_study(name: str) -> Study:
         return CATALOGUE[name]()
     if ":" in name:
         return study_from_file(name)
+    if name.endswith(".py"):
+        raise UserError(f"{name} is a file; name the study in it as well: {name}:study")
     raise unknown("study", name, CATALOGUE)

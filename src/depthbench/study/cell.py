@@ -129,7 +129,7 @@ def cell_from(content: Mapping[str, Any], where: str) -> Cell:
     content = dict(content)
     found = content.pop("format", None)
     if not isinstance(found, int):
-        raise UserError(f"{where} does not describe a cell: it has no format number")
+        raise UserError(f"{where} does not describe a cell: it has no format number; delete its folder to train it anew")
     if found > FORMAT:
         raise UserError(f"{where} was made by a newer DepthBench (format {found}, this one reads {FORMAT}); upgrade to use it")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,15 @@ from depthbench.study.cell import Cell
 from depthbench.study.store import RunFolder, find_runs
 
 
-def read_results(out: Path) -> tuple[list[ResultRow], list[str]]:
-    """The rows of all finished cells under `out`, and a line for each cell that is missing, with the reason."""
+def read_results(out: Path, only: Collection[str] | None = None) -> tuple[list[ResultRow], list[str]]:
+    """The rows of all finished cells under `out` (or of those whose folders `only` names), and a line for each cell that is
+    missing, with the reason.
+    """
     found: list[tuple[Cell, ResultRow]] = []
     missing = []
     for folder in find_runs(out):
+        if only is not None and folder.path.name not in only:
+            continue
         try:
             cell = folder.cell()
             result = folder.result()
@@ -35,9 +40,14 @@ def _tell_apart(found: list[tuple[Cell, ResultRow]]) -> list[ResultRow]:
     versions: dict[str, set[str]] = {}
     for cell, row in found:
         versions.setdefault(row.design, set()).add(cell.design_hash)
-    return [
+    rows = [
         replace(row, design=f"{row.design}@{cell.design_hash[:6]}") if len(versions[row.design]) > 1 else row for cell, row in found
     ]
+    runs = {(r.design, r.options, r.n_layers, r.d_model, r.d_ff, r.vocab_size, r.context, r.learning_rate, r.seed) for r in rows}
+    if len(runs) == len(rows):
+        return rows
+    # the same runs under several recipes, such as another number of steps: lines of their own
+    return [replace(row, design=f"{row.design}@{row.steps}-steps-{row.recipe_hash[:4]}") for row in rows]
 
 
 def _missing(folder: RunFolder, cell: Cell) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from depthbench.errors import UserError
 from depthbench.study.cell import Cell
 from depthbench.study.store import run_folder
 from depthbench.study.train_cell import CLAIMED, record_failure
@@ -28,6 +29,7 @@ from depthbench.train.execution import Execution
 POLL_SECONDS = 0.2
 OTHERS_POLL_SECONDS = 2.0
 STOP_SECONDS = 60.0
+FALSE_STARTS = 3  # workers that may die before they take a cell, a kill or a lack of memory, until the runner gives up
 ELSEWHERE = "done elsewhere"
 
 
@@ -151,15 +153,13 @@ class Runner:
         self.queue: list[Cell] = []
         self.elsewhere: list[Cell] = []  # claimed by another runner
         self.looked_elsewhere = 0.0
+        self.false_starts = 0
 
     def run(self) -> Report:
         """Train everything that has no result yet. Returns when all cells have ended, or after Ctrl-C or SIGTERM."""
-        folders = {cell: run_folder(self.out, cell) for cell in self.cells}
-        for cell, folder in folders.items():
-            folder.create(cell)
-        # the longest first, so that no worker is left alone with it in the end
-        self.queue = sorted((c for c, f in folders.items() if f.result() is None), key=_size, reverse=True)
-        self.report.already_done = len(self.cells) - len(self.queue)
+        for cell in self.cells:
+            self._look_up(cell)
+        self.queue.sort(key=_size, reverse=True)  # the longest first, so that no worker is left alone with it in the end
         self.watcher.begin(self.cells, self.queue, min(self.n_workers, len(self.queue)))
         with self._signals():
             try:
@@ -175,6 +175,19 @@ class Runner:
                 self.watcher.close()
         self.report.interrupted = self.stopping
         return self.report
+
+    def _look_up(self, cell: Cell) -> None:
+        """Make the cell's folder, and queue it if it has no result. What cannot be read is a failure of that cell alone."""
+        folder = run_folder(self.out, cell)
+        try:
+            folder.create(cell)
+            finished = folder.result() is not None
+        except UserError as error:
+            self.report.ended.append(Ended(cell, "failed", str(error), 0.0))
+            return
+        self.report.already_done += finished
+        if not finished:
+            self.queue.append(cell)
 
     def _start_worker(self) -> None:
         process = Process(self.execution.threads)
@@ -267,8 +280,9 @@ class Runner:
             error = f"the worker died ({how}); its last words are in log.txt"
             record_failure(run_folder(self.out, process.running.cell), RuntimeError(error))
             self._finish(process, "failed", error)
-        if not process.started and not self.stopping:
-            raise RuntimeError(f"a worker process could not start (exit code {code}); its message is above")
+        self.false_starts += not process.started
+        if self.false_starts > FALSE_STARTS and not self.stopping:
+            raise UserError(f"worker processes die before they start (exit code {code}); try `python -m depthbench.study.worker`")
         if self.queue and not self.stopping and len(self.processes) < self.n_workers:
             self._start_worker()
 

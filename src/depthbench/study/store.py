@@ -71,11 +71,12 @@ class RunFolder:
         if not self.result_path.exists():
             return None
         result = read_json(self.result_path)
-        if not isinstance(result, dict) or "status" not in result:
-            raise UserError(f"{self.result_path} is not a result; delete it to train the cell again")
-        if result.get("format", 0) > RESULT_FORMAT:
+        if isinstance(result, dict) and isinstance(result.get("format"), int) and result["format"] > RESULT_FORMAT:
             raise UserError(f"{self.result_path} was written by a newer DepthBench; upgrade to read it")
-        return result
+        if not is_result(result):
+            raise UserError(f"{self.result_path} is not a result; delete it to train the cell again")
+        found: dict[str, Any] = result
+        return found
 
     def create(self, cell: Cell) -> None:
         """Make the folder and write the cell, or check that the one there is the same."""
@@ -156,6 +157,14 @@ class RunFolder:
         return RunState("waiting", step)
 
 
+def is_result(content: Any) -> bool:
+    """Whether `content` has what readers of a result rely on."""
+    if not isinstance(content, dict) or not isinstance(content.get("steps"), int):
+        return False
+    loss = content.get("loss")
+    return content.get("status") == "diverged" or (content.get("status") == "done" and isinstance(loss, float))
+
+
 def _lock(descriptor: int) -> bool:
     """An exclusive lock; a few tries, since a status reader holds a shared one for a moment."""
     for _ in range(CLAIM_TRIES):
@@ -179,4 +188,4 @@ def find_runs(out: Path) -> list[RunFolder]:
     runs = out / "cells"
     if not runs.is_dir():
         raise UserError(f"{out} holds no runs (there is no {runs}); give the --out of a run")
-    return [RunFolder(path) for path in sorted(runs.iterdir()) if (path / "cell.json").exists()]
+    return [RunFolder(path) for path in sorted(runs.iterdir()) if path.is_dir() and not path.name.startswith(".")]

@@ -48,8 +48,8 @@ class Study:
             if len(set(values)) != len(values):
                 raise UserError(f"study {self.name}: {name} repeat: {' '.join(map(str, values))}; give each once")
         for seed in self.seeds:
-            if seed < 0:
-                raise UserError(f"study {self.name}: seeds must be at least 0, got {seed}")
+            if not 0 <= seed < 2**63:
+                raise UserError(f"study {self.name}: seeds must be at least 0 and below 2**63, got {seed}")
         if bool(self.shapes) == bool(self.n_layers):
             raise UserError(f"study {self.name}: give either shapes, or a budget and n_layers")
         if self.n_layers and self.budget is None:

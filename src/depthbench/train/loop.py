@@ -19,6 +19,7 @@ from depthbench.errors import UserError
 from depthbench.evaluate.validation import Validation, validate
 from depthbench.model.precision import at_least_fp32, autocast
 from depthbench.model.transformer import Transformer
+from depthbench.shape import ModelShape
 from depthbench.train.checkpoint import Position, load_checkpoint, save_checkpoint, set_aside
 from depthbench.train.execution import Execution, compile_model, find_device
 from depthbench.train.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
@@ -57,6 +58,16 @@ def never() -> bool:
     return False
 
 
+def check_data(shape: ModelShape, recipe: Recipe, data: TokenData) -> None:
+    """Raise `UserError` if the tokens do not fit the model's vocabulary, its context, or the validation that is asked for."""
+    if data.manifest.vocab_size > shape.vocab_size:
+        raise UserError(
+            f"the tokens have a vocabulary of {data.manifest.vocab_size}, the model one of {shape.vocab_size};"
+            " give the model at least as many"
+        )
+    check_fits(data, shape.context, recipe.validation_windows or None)
+
+
 @dataclass
 class Training:
     """One run in a folder. `run` continues from the newest good checkpoint, or begins.
@@ -78,13 +89,7 @@ class Training:
 
     def __post_init__(self) -> None:
         self.device = find_device(self.execution.device)
-        shape = self.model.shape
-        if self.data.manifest.vocab_size > shape.vocab_size:
-            raise UserError(
-                f"the tokens have a vocabulary of {self.data.manifest.vocab_size}, the model one of {shape.vocab_size};"
-                f" give the model at least as many"
-            )
-        check_fits(self.data, shape.context, self.recipe.validation_windows or None)
+        check_data(self.model.shape, self.recipe, self.data)
         torch.set_num_threads(self.execution.threads)
         self.model.to(self.device).train()
         self.optimizer = make_optimizer(self.model, self.recipe, self.execution.fused)
