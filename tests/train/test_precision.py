@@ -1,6 +1,7 @@
 """bf16 autocast reaches the sublayers and the head, and nothing else."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
 
+from depthbench.model.backbone import Heads
 from depthbench.residual.moda import MoDAState
 from depthbench.residual.protocol import Link
 from helpers import DESIGNS, random_model
@@ -83,12 +85,19 @@ def test_bf16_losses_are_close_to_fp32_and_not_the_same(token_data, tmp_path, de
     assert half.validation.loss != full.validation.loss
 
 
+def fp32_heads(attention, x):
+    """Heads that no product has touched: queries, keys and values are parts of `x` itself."""
+    part = x[..., : attention.n_kv_heads * attention.head_dim]
+    qkv = torch.cat((x.flip(-1), part, part.roll(1, -1)), dim=-1)
+    return Heads(qkv.view(*qkv.shape[:-1], -1, attention.head_dim).transpose(1, 2), attention.n_heads, attention.n_kv_heads)
+
+
 def without_sublayers(model):
     """Put fp32 stand-ins in the place of attention and feed-forward: what is left is the arithmetic of the design."""
     for block in model.blocks:
         block.attention.forward = lambda x, rope: x.flip(-1)
-        block.attention.attend = lambda heads, rope, *own: heads.q_BHTC.transpose(1, 2).flatten(2).float()
-        block.attention.q.forward = lambda x: x.flip(-1)
+        block.attention.attend = lambda heads, rope, *own: heads.qkv_BNTC[:, : heads.n_heads].transpose(1, 2).flatten(2).float()
+        block.attention.heads = partial(fp32_heads, block.attention)
         block.mlp.forward = lambda x: x.roll(1, -1)
     return model
 
