@@ -11,6 +11,8 @@ from typing import Any, BinaryIO
 
 from depthbench.errors import UserError
 
+METRICS_FILE = "metrics.jsonl"  # one row an update, in the folder of a run
+
 
 def write_with(path: Path, write: Callable[[BinaryIO], None]) -> None:
     """Write beside `path`, flush to disk, then replace `path` in one step. On failure nothing at `path` changes."""

@@ -7,8 +7,8 @@ import pytest
 from depthbench.report import aggregate, one_table
 from depthbench.report.charts import X_TITLE, Y_TITLE, loss_chart, save
 from depthbench.report.embed import html_page
-from depthbench.report.text import plain
-from report.synthetic import NASTY, diverged, row, seeds, study
+from depthbench.text import plain
+from synthetic import NASTY, diverged, row, seeds, study
 
 
 def spec_of(rows, **options):

@@ -8,7 +8,7 @@ import pytest
 
 from depthbench.errors import UserError
 from depthbench.report import charts, write_report
-from report.synthetic import NASTY, diverged, row, seeds, study
+from synthetic import NASTY, diverged, row, seeds, study
 
 FILES = ["loss_vs_aspect_ratio.html", "loss_vs_aspect_ratio.pdf", "loss_vs_aspect_ratio.png", "results.csv", "summary.json"]
 

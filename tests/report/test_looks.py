@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 
 from depthbench.report.looks import LOOKS, looks
-from depthbench.report.rows import DESIGNS
+from depthbench.verdict.rows import DESIGNS
 
 # Severity 1.0 of Machado, Oliveira and Fernandes (2009), on linear RGB.
 VISION = {

@@ -4,8 +4,8 @@ import pytest
 
 from depthbench.report import aggregate, one_table
 from depthbench.report.notes import notes, provenance
-from depthbench.report.text import parameter_count, parameter_span, percent_span, ratio_text
-from report.synthetic import diverged, row, seeds, study
+from depthbench.text import parameter_count, parameter_span, percent_span, ratio_text
+from synthetic import diverged, row, seeds, study
 
 
 def all_notes(rows):

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from depthbench.errors import UserError
 from depthbench.report import render
-from report.synthetic import NASTY, diverged, row, seeds, study
+from synthetic import NASTY, diverged, row, seeds, study
 
 WIDE = tuple(
     (n_layers, d_model) for n_layers, d_model in ((16, 1216), (20, 1120), (24, 1024), (28, 960), (32, 896), (42, 800), (70, 640))

@@ -8,9 +8,9 @@ only writing the chart imports altair.
 """
 
 from depthbench.report.folder import write_report
-from depthbench.report.rows import ResultRow, Shape, one_table, to_csv
-from depthbench.report.summary import CellSummary, Summary, Trend, aggregate
 from depthbench.report.terminal import render
+from depthbench.verdict.rows import ResultRow, Shape, one_table, to_csv
+from depthbench.verdict.summary import CellSummary, Summary, Trend, aggregate
 
 __all__ = [
     "CellSummary",

@@ -15,9 +15,9 @@ from depthbench import files
 from depthbench.report.embed import html_page
 from depthbench.report.looks import SOLID, looks
 from depthbench.report.notes import diverged_note
-from depthbench.report.rows import Shape
-from depthbench.report.summary import CellSummary, Summary
-from depthbench.report.text import parameter_count, parameter_span, plain, ratio_text
+from depthbench.text import parameter_count, parameter_span, plain, ratio_text
+from depthbench.verdict.rows import Shape
+from depthbench.verdict.summary import CellSummary, Summary
 
 if TYPE_CHECKING:
     import altair as alt

@@ -11,8 +11,8 @@ from depthbench.errors import UserError
 from depthbench.files import make_folder, write_json, write_text
 from depthbench.report import charts
 from depthbench.report.notes import notes
-from depthbench.report.rows import ResultRow, one_table, to_csv
-from depthbench.report.summary import CONVENTIONS, CellSummary, Summary, Trend, aggregate
+from depthbench.verdict.rows import ResultRow, one_table, to_csv
+from depthbench.verdict.summary import CONVENTIONS, CellSummary, Summary, Trend, aggregate
 
 FORMAT = 1
 

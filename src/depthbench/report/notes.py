@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from depthbench.report.rows import ResultRow
-from depthbench.report.summary import CellSummary, Summary
-from depthbench.report.text import some
+from depthbench.text import some
+from depthbench.verdict.rows import ResultRow
+from depthbench.verdict.summary import CellSummary, Summary
 
 
 def notes(rows: Sequence[ResultRow], summary: Summary) -> list[str]:

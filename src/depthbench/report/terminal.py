@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from depthbench.report.notes import diverged, notes, provenance
-from depthbench.report.rows import ResultRow, Shape, one_table
-from depthbench.report.summary import CellSummary, Summary, Trend, aggregate
-from depthbench.report.text import parameter_span, percent_span, plain, ratio_text
+from depthbench.text import parameter_span, percent_span, plain, ratio_text
+from depthbench.verdict.rows import ResultRow, Shape, one_table
+from depthbench.verdict.summary import CellSummary, Summary, Trend, aggregate
 
 WIDEST = 120  # columns; longer lines are hard to follow
 LABEL_WIDTH = 22

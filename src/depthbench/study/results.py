@@ -9,9 +9,9 @@ from typing import Any
 
 from depthbench.errors import UserError
 from depthbench.files import content_hash
-from depthbench.report.rows import ResultRow
 from depthbench.study.cell import Cell
 from depthbench.study.store import RunFolder, find_runs
+from depthbench.verdict.rows import ResultRow
 
 
 def read_results(out: Path, only: Collection[str] | None = None) -> tuple[list[ResultRow], list[str]]:
@@ -88,5 +88,6 @@ def _row(folder: RunFolder, cell: Cell, result: dict[str, Any]) -> ResultRow:
         validation_sha256=result["validation_sha256"],
         recipe_hash=content_hash(recipe)[:12],
         code_version=result["code_version"],
+        code_hash=result["code_hash"],
         run=folder.path.name,
     )

@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from depthbench.errors import UserError
-from depthbench.files import read_json, write_bytes, write_json
-from depthbench.residual.registry import source_of
+from depthbench.files import METRICS_FILE, read_json, write_bytes, write_json
 from depthbench.study.cell import Cell, cell_from
-from depthbench.train.loop import METRICS_FILE
 
 RESULT_FORMAT = 1
 CLAIM_TRIES = 5
@@ -87,6 +85,8 @@ class RunFolder:
             return
         self.path.mkdir(parents=True, exist_ok=True)
         if cell.design.class_name:  # the run keeps the design it was planned with, whatever becomes of the user's file
+            from depthbench.residual.registry import source_of  # here, so that reading folders needs no torch
+
             write_bytes(self.design_path, source_of(cell.design.name))
         write_json(path, cell.content())
 
@@ -95,6 +95,8 @@ class RunFolder:
 
         Raises `UserError` when the copy, or an installed design, is not the one that the cell was planned with.
         """
+        from depthbench.residual.registry import source_of
+
         name = f"{self.design_path}:{cell.design.class_name}" if cell.design.class_name else cell.design.name
         source = source_of(name)
         if (hashlib.sha256(source).hexdigest() if source else "") != cell.design_hash:

@@ -17,6 +17,7 @@ import torch
 
 import depthbench
 from depthbench.build import ParameterCounts, build_model, count_parameters
+from depthbench.code_hash import code_hash
 from depthbench.cost.flops import training_flops
 from depthbench.data.batches import TokenData
 from depthbench.errors import UserError
@@ -126,6 +127,7 @@ def result_of(cell: Cell, model: Transformer, counts: ParameterCounts, data: Tok
         "validation_sha256": data.manifest.validation_sha256,
         "identity": cell.identity,
         "code_version": depthbench.__version__,
+        "code_hash": code_hash(),
         "finished_at": _now(),
     }
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from depthbench.data.batches import TokenData, check_fits, training_batch
 from depthbench.errors import UserError
 from depthbench.evaluate.validation import Validation, validate
+from depthbench.files import METRICS_FILE
 from depthbench.model.precision import at_least_fp32, autocast
 from depthbench.model.transformer import Transformer
 from depthbench.shape import ModelShape
@@ -25,7 +26,6 @@ from depthbench.train.execution import Execution, compile_model, find_device
 from depthbench.train.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from depthbench.train.recipe import Recipe
 
-METRICS_FILE = "metrics.jsonl"
 CHECKPOINT_FOLDER = "checkpoint"
 
 

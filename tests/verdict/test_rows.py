@@ -6,8 +6,8 @@ import pytest
 
 from depthbench.errors import UserError
 from depthbench.report import ResultRow, one_table, to_csv
-from depthbench.report.rows import short_names
-from report.synthetic import BASE, diverged, row, study
+from depthbench.verdict.rows import short_names
+from synthetic import BASE, diverged, row, study
 
 
 def refusal(rows):

@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from depthbench.report.rows import ResultRow, Shape, short_names
+from depthbench.verdict.rows import ResultRow, Shape, short_names
 
 CONVENTIONS = {
     "loss": "validation loss in nats per token, mean over seeds",

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from depthbench.report import aggregate, one_table
-from report.synthetic import SHAPES, diverged, row, seeds, study
+from synthetic import SHAPES, diverged, row, seeds, study
 
 
 def summarise(rows):

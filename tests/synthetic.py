@@ -37,6 +37,7 @@ BASE = ResultRow(
     validation_sha256="a" * 64,
     recipe_hash="c" * 64,
     code_version="0.1.0",
+    code_hash="e" * 64,
     run="",
 )
 

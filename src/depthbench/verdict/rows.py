@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from depthbench.errors import UserError
-from depthbench.report.text import plain
+from depthbench.text import plain
 
 STATUSES = ("done", "diverged")
 # Rows arrive in the order of folders; designs are shown in this one, whatever else comes after them by name.
@@ -55,7 +55,8 @@ class ResultRow:
     and `bits_per_byte` the same over UTF-8 bytes; both are None for a diverged run, which has `diverged_step` instead.
     `backbone_parameters` counts the blocks, `total_parameters` adds embedding, head and final norm; both include
     `design_parameters`, those the design brings along. `flops` are training FLOPs, `recipe_hash` is of the recipe without its
-    learning rate, `run` is the folder's name. Raises `UserError` for a status and loss that contradict each other.
+    learning rate, `code_hash` of the code that decides results, `run` is the folder's name. Raises `UserError` for a status and loss
+    that contradict each other.
     """
 
     design: str
@@ -85,6 +86,7 @@ class ResultRow:
     validation_sha256: str
     recipe_hash: str
     code_version: str
+    code_hash: str
     run: str
 
     def __post_init__(self) -> None:

@@ -1,0 +1,1 @@
+"""Tables to verdicts: the tidy table of finished runs, the choice of learning rates, the statistics. Nothing here imports torch."""
