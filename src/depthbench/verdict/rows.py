@@ -51,7 +51,7 @@ class Shape:
 class ResultRow:
     """One finished run.
 
-    `options` is a short text of the design's non-default options, `""` if none. `loss` is the validation loss in nats per token
+    `options` is a short text of the design's non-default options, or empty. `loss` is the validation loss in nats per token
     and `bits_per_byte` the same over UTF-8 bytes; both are None for a diverged run, which has `diverged_step` instead.
     `backbone_parameters` counts the blocks, `total_parameters` adds embedding, head and final norm; both include
     `design_parameters`, those the design brings along. `flops` are training FLOPs, `recipe_hash` is of the recipe without its
