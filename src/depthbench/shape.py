@@ -204,7 +204,7 @@ def parse_count(text: str) -> float:
 def human(count: float) -> str:
     """A count with three significant figures: `1.41B`, `405M`, `12.3k`."""
     rounded = float(f"{count:.3g}")
-    for factor, unit in ((1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+    for factor, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(rounded) >= factor:
             scaled = rounded / factor
             return f"{scaled:.{max(0, 2 - math.floor(math.log10(abs(scaled))))}f}{unit}"

@@ -167,7 +167,13 @@ class StudyOptions:
     n_layers: tuple[int, ...] = ()
     """Layer counts; widths follow from the study's budget."""
     learning_rates: tuple[float, ...] = ()
-    """Peak learning rates."""
+    """Peak learning rates; the grid that a search starts from."""
+    lr_policy: str | None = None
+    """fixed (train them all), per_design (search at one shape) or per_cell (search at every shape)."""
+    widen: int | None = None
+    """How many learning rates a search may add on each side while its best is on that edge."""
+    match: str | None = None
+    """shape (the same shape for all designs) or total (d_ff narrowed to Pre-LN's total)."""
     seeds: tuple[int, ...] = ()
     """Seeds of initial weights and data order."""
     steps: int | None = None
@@ -194,7 +200,7 @@ class Plan:
     """
 
     study: Annotated[Positional[str], tyro.conf.arg(metavar="STUDY")]
-    """A study of the catalogue (quick), or my_study.py:study."""
+    """A study of the catalogue, or my_study.py:study."""
     changes: Annotated[StudyOptions, tyro.conf.arg(name="")] = field(default_factory=StudyOptions)
     workers: int = 0
     """Processes to plan for; 0 for one a core."""
@@ -212,7 +218,7 @@ class Run:
     """
 
     study: Annotated[Positional[str], tyro.conf.arg(metavar="STUDY")]
-    """A study of the catalogue (quick), or my_study.py:study."""
+    """A study of the catalogue (quick, tiny, small, 400m, backbone-300m, ladder, 1.6b), or my_study.py:study."""
     changes: Annotated[StudyOptions, tyro.conf.arg(name="")] = field(default_factory=StudyOptions)
     out: Path | None = None
     """Folder for cells and report; default runs/STUDY."""

@@ -11,7 +11,7 @@ from depthbench.cli import arguments
 from depthbench.cli.output import console, make_table, print_json
 from depthbench.errors import UserError
 from depthbench.shape import Budget, ModelShape, human, parse_count, solve_all
-from depthbench.suites import Suite, find_suites
+from depthbench.suites import Tier, find_suites
 
 
 def shapes(verb: arguments.Shapes) -> int:
@@ -29,7 +29,7 @@ def shapes(verb: arguments.Shapes) -> int:
     return 0
 
 
-def _asked(verb: arguments.Shapes) -> tuple[str, Budget, list[ModelShape], Suite | None]:
+def _asked(verb: arguments.Shapes) -> tuple[str, Budget, list[ModelShape], Tier | None]:
     if not verb.n_layers:
         raise UserError("--budget needs layer counts, for instance --n-layers 16 24 32")
     budget = Budget(
@@ -55,12 +55,12 @@ def _shape_json(budget: Budget, shape: ModelShape) -> dict[str, Any]:
     }
 
 
-def _group_json(name: str, budget: Budget, found: list[ModelShape], suite: Suite | None) -> dict[str, Any]:
+def _group_json(name: str, budget: Budget, found: list[ModelShape], suite: Tier | None) -> dict[str, Any]:
     steps = {"published_steps": suite.steps} if suite else {}
     return {"name": name, "budget": asdict(budget), **steps, "shapes": [_shape_json(budget, shape) for shape in found]}
 
 
-def _print_shapes(name: str, budget: Budget, found: list[ModelShape], suite: Suite | None) -> None:
+def _print_shapes(name: str, budget: Budget, found: list[ModelShape], suite: Tier | None) -> None:
     out = console()
     table = make_table(
         "n_layers", "d_model", "heads", "kv", "head_dim", "d_ff", "aspect", "backbone", "total", "off budget", left=0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from functools import cache
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,8 +17,10 @@ from depthbench.build import build_model
 from depthbench.cli.output import make_table
 from depthbench.cost.flops import training_flops
 from depthbench.progress import duration
-from depthbench.study.cell import Cell
+from depthbench.shape import ModelShape
+from depthbench.study.cell import Cell, DesignChoice
 from depthbench.study.runner import ELSEWHERE, Ended, Report, Running, Watcher
+from depthbench.text import some
 
 LINE_SECONDS = 10.0
 
@@ -29,6 +32,10 @@ class Work:
         self.flops = {cell: _flops(cell) for cell in todo}
         self.done = 0.0
         self.began = time.monotonic()
+
+    def add(self, cells: Sequence[Cell]) -> None:
+        """More cells to do."""
+        self.flops |= {cell: _flops(cell) for cell in cells}
 
     def finish(self, cell: Cell) -> None:
         """Count a cell that has ended."""
@@ -42,8 +49,13 @@ class Work:
 
 
 def _flops(cell: Cell) -> float:
-    model = build_model(cell.design.name, cell.shape, device="meta", **dict(cell.design.options))
-    return training_flops(model.residual, cell.tokens)
+    return _flops_per_token(cell.design, cell.shape) * cell.tokens
+
+
+@cache
+def _flops_per_token(design: DesignChoice, shape: ModelShape) -> float:
+    model = build_model(design.name, shape, device="meta", **dict(design.options))
+    return training_flops(model.residual, 1)
 
 
 class LineWatcher(Watcher):
@@ -59,6 +71,13 @@ class LineWatcher(Watcher):
         done = f", {self.ended_count} already done" if self.ended_count else ""
         start = f"{len(cells)} cells{done}; starting {workers} worker{'s' * (workers != 1)}"
         self.say(start if todo else f"all {len(cells)} cells are done")
+
+    def more(self, cells: Sequence[Cell], todo: Sequence[Cell]) -> None:
+        """Say what a search asks for next."""
+        self.work.add(todo)
+        self.total += len(cells)
+        self.ended_count += len(cells) - len(todo)
+        self.say(f"{self.ended_count}/{self.total}  asked for next: {some([cell.label for cell in cells])}")
 
     def tick(self, running: Sequence[Running], report: Report, waiting: int) -> None:
         """A line per interval."""

@@ -107,13 +107,17 @@ def call(verb: object) -> int:
         from depthbench.cli import train_verb
 
         return train_verb.train(verb)
-    from depthbench.cli import study_verbs
-
     if isinstance(verb, arguments.Plan):
-        return study_verbs.plan(verb)
+        from depthbench.cli import plan_verb
+
+        return plan_verb.plan(verb)
     if isinstance(verb, arguments.Run):
-        return study_verbs.run(verb)
+        from depthbench.cli import run_verb
+
+        return run_verb.run(verb)
+    from depthbench.cli import folder_verbs
+
     if isinstance(verb, arguments.Status):
-        return study_verbs.status(verb)
+        return folder_verbs.status(verb)
     assert isinstance(verb, arguments.Report)
-    return study_verbs.report(verb)
+    return folder_verbs.report(verb)

@@ -24,13 +24,18 @@ from depthbench.train.execution import Execution, find_device
 SMALL_PARAMETERS = 20_000_000  # below this a core trains a cell as fast alone as with help (benchmarks/workers.py)
 
 
-def find_tokens(source: str, tokenizer: str) -> Path:
-    """The folder of token files that `source` means: itself, or the cache of a default source, prepared if need be."""
+def find_tokens(source: str, tokenizer: str, needs: str = "") -> Path:
+    """The folder of token files that `source` means: itself, or the cache of a default source, prepared if need be.
+
+    `needs` is what to say about a source that somebody has to prepare first.
+    """
     folder = Path(source)
     if (folder / MANIFEST).exists():
         return folder
     if source in DEFAULTS:
         return ensure(source, tokenizer)
+    if needs:
+        raise UserError(f"{source} is not prepared; this study needs {needs}")
     is_text = folder.is_file() or (folder.is_dir() and not (folder / ".lock").exists())
     hint = f"; if it is text: depthbench data prepare {source} --out FOLDER" if is_text else ""
     raise UserError(f"--data {source} is neither a folder of token files nor {', '.join(DEFAULTS)}{hint}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from depthbench.errors import UserError, unknown
@@ -100,7 +101,7 @@ class Cell:
         content["design"] = {"name": self.design.name, "options": dict(self.design.options)}
         return {"format": FORMAT, **content}
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """sha256 of everything that decides the result. Where a user's design file or the data lies is not part of it."""
         content = self.content()

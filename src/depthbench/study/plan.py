@@ -10,7 +10,10 @@ import torch
 
 from depthbench.build import build_model, count_parameters
 from depthbench.cost.flops import training_flops
-from depthbench.study.cell import Cell
+from depthbench.errors import UserError
+from depthbench.shape import ModelShape
+from depthbench.study.matching import TOLERANCE, off_total
+from depthbench.study.search import StudyWork
 
 # Share of the rate of a large matrix product that the cells of `quick` reached on one CPU thread (benchmarks/README.md).
 CPU_UTILISATION = 0.25
@@ -18,7 +21,10 @@ CPU_UTILISATION = 0.25
 
 @dataclass(frozen=True)
 class PlanRow:
-    """All cells of one design and shape: `cells` runs of `tokens` tokens and `flops` FLOPs each."""
+    """All cells of one design and shape: `cells` runs (up to `most_cells` where a search is widened to its limit), `steps` updates,
+    `tokens` tokens and `flops` FLOPs each. `off_total` is the total relative to Pre-LN's at this depth and width; `matched` is False
+    where `match="total"` could not bring it within its tolerance.
+    """
 
     design: str
     n_layers: int
@@ -28,43 +34,64 @@ class PlanRow:
     backbone_parameters: int
     design_parameters: int
     total_parameters: int
+    off_total: float
+    matched: bool
     cells: int
+    most_cells: int
     steps: int
     tokens: int
     flops: float
 
 
-def plan_rows(cells: Sequence[Cell]) -> list[PlanRow]:
+def plan_rows(work: StudyWork) -> list[PlanRow]:
     """One row a design and shape, counted on the meta device."""
-    groups: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault((str(cell.design), cell.shape.name), []).append(cell)
-    return [_row(group) for group in groups.values()]
+    nominal = [shapes for shapes, _ in work.study.sets()]
+    return [
+        _row(work, row, column, nominal[row % len(nominal)][column])
+        for row, groups in enumerate(work.groups)
+        for column in range(len(groups))
+    ]
 
 
-def _row(cells: list[Cell]) -> PlanRow:
-    cell, options = cells[0], dict(cells[0].design.options)
-    counts = count_parameters(cell.design.name, cell.shape, **options)
-    residual = build_model(cell.design.name, cell.shape, device="meta", **options).residual
+def _row(work: StudyWork, row: int, column: int, nominal: ModelShape) -> PlanRow:
+    group = work.groups[row][column]
+    shape, options, cell = group.shape, dict(group.design.options), group.cell(work.study.learning_rates[0], work.study.seeds[0])
+    counts = count_parameters(group.design.name, shape, **options)
+    residual = build_model(group.design.name, shape, device="meta", **options).residual
+    off = off_total(group.design, shape, nominal)
+    least, most = work.cell_counts(row, column)
     return PlanRow(
-        design=str(cell.design),
-        n_layers=cell.shape.n_layers,
-        d_model=cell.shape.d_model,
-        d_ff=cell.shape.d_ff,
-        aspect_ratio=cell.shape.aspect_ratio,
+        design=str(group.design),
+        n_layers=shape.n_layers,
+        d_model=shape.d_model,
+        d_ff=shape.d_ff,
+        aspect_ratio=shape.aspect_ratio,
         backbone_parameters=counts.backbone,
         design_parameters=counts.design,
         total_parameters=counts.total,
-        cells=len(cells),
-        steps=cell.recipe.steps,
+        off_total=off,
+        matched=work.study.match != "total" or abs(off) <= TOLERANCE,
+        cells=least,
+        most_cells=most,
+        steps=group.recipe.steps,
         tokens=cell.tokens,
         flops=training_flops(residual, cell.tokens),
     )
 
 
-def total_flops(rows: Sequence[PlanRow]) -> float:
-    """FLOPs of the whole study."""
-    return sum(row.flops * row.cells for row in rows)
+def refuse_unmatched(work: StudyWork) -> None:
+    """Raise `UserError` for the first design that `match="total"` cannot bring to Pre-LN's total."""
+    for row in plan_rows(work) if work.study.match == "total" else ():
+        if not row.matched:
+            raise UserError(
+                f"{row.design} at {row.n_layers} × {row.d_model} stays {row.off_total:+.1%} from Pre-LN's total whatever its d_ff;"
+                " leave it out, or use --match shape"
+            )
+
+
+def total_flops(rows: Sequence[PlanRow], most: bool = False) -> float:
+    """FLOPs of the whole study, or of the most that its searches may ask for."""
+    return sum(row.flops * (row.most_cells if most else row.cells) for row in rows)
 
 
 def measured_matmul_rate(seconds: float = 0.2) -> float:

@@ -24,6 +24,7 @@ from depthbench.errors import UserError
 from depthbench.study.cell import Cell
 from depthbench.study.store import run_folder
 from depthbench.study.train_cell import CLAIMED, record_failure
+from depthbench.study.work import Work
 from depthbench.train.execution import Execution
 
 POLL_SECONDS = 0.2
@@ -31,6 +32,7 @@ OTHERS_POLL_SECONDS = 2.0
 STOP_SECONDS = 60.0
 FALSE_STARTS = 3  # workers that may die before they take a cell, a kill or a lack of memory, until the runner gives up
 ELSEWHERE = "done elsewhere"
+FINISHED = ("done", "diverged")
 
 
 @dataclass
@@ -70,7 +72,10 @@ class Watcher:
     """Hears what a runner does. The base class hears and says nothing."""
 
     def begin(self, cells: Sequence[Cell], todo: Sequence[Cell], workers: int) -> None:
-        """Before the first cell: all cells of the study, and those to train."""
+        """Before the first cell: all cells asked for so far, and those to train."""
+
+    def more(self, cells: Sequence[Cell], todo: Sequence[Cell]) -> None:
+        """A search asks for more cells: these, of which `todo` are to be trained."""
 
     def tick(self, running: Sequence[Running], report: Report, waiting: int) -> None:
         """Several times a second."""
@@ -138,12 +143,14 @@ class Process:
 
 
 class Runner:
-    """Trains the cells of a study in `out`, with `workers` processes of `execution.threads` threads each."""
+    """Trains what `work` asks for in `out`, with `workers` processes of `execution.threads` threads each."""
 
     def __init__(
-        self, cells: Sequence[Cell], data: Path, out: Path, *, workers: int, execution: Execution, watcher: Watcher | None = None
+        self, work: Work, data: Path, out: Path, *, workers: int, execution: Execution, watcher: Watcher | None = None
     ) -> None:
-        self.cells, self.data, self.out, self.execution = list(cells), data, out, execution
+        self.work, self.data, self.out, self.execution = work, data, out, execution
+        self.known: set[Cell] = set()
+        self.wanted: Sequence[Cell] | None = None
         self.n_workers = workers
         self.watcher = watcher or Watcher()
         self.report = Report()
@@ -157,14 +164,11 @@ class Runner:
 
     def run(self) -> Report:
         """Train everything that has no result yet. Returns when all cells have ended, or after Ctrl-C or SIGTERM."""
-        for cell in self.cells:
-            self._look_up(cell)
-        self.queue.sort(key=_size, reverse=True)  # the longest first, so that no worker is left alone with it in the end
-        self.watcher.begin(self.cells, self.queue, min(self.n_workers, len(self.queue)))
+        asked = self._expand()
+        self.watcher.begin(asked, self.queue, min(self.n_workers, len(self.queue)))
         with self._signals():
             try:
-                for _ in range(min(self.n_workers, len(self.queue))):
-                    self._start_worker()
+                self._grow()
                 while self.processes:
                     self._turn()
             finally:
@@ -176,18 +180,44 @@ class Runner:
         self.report.interrupted = self.stopping
         return self.report
 
+    def _expand(self) -> list[Cell]:
+        """Look up every cell that is asked for and not yet known, until nothing more follows from what is already done."""
+        found: list[Cell] = []
+        while (wanted := self.work.wanted()) is not self.wanted:
+            self.wanted = wanted
+            fresh = [cell for cell in wanted if cell not in self.known]
+            self.known.update(fresh)
+            found += fresh
+            for cell in fresh:
+                self._look_up(cell)
+        self.queue.sort(key=_size, reverse=True)  # the longest first, so that no worker is left alone with it in the end
+        return found
+
     def _look_up(self, cell: Cell) -> None:
         """Make the cell's folder, and queue it if it has no result. What cannot be read is a failure of that cell alone."""
         folder = run_folder(self.out, cell)
         try:
             folder.create(cell)
-            finished = folder.result() is not None
+            result = folder.result()
         except UserError as error:
             self.report.ended.append(Ended(cell, "failed", str(error), 0.0))
             return
-        self.report.already_done += finished
-        if not finished:
+        if result is None:
             self.queue.append(cell)
+        else:
+            self.report.already_done += 1
+            self.work.record(cell, result["loss"])
+
+    def _grow(self) -> None:
+        """Take up what follows from the latest results, and keep as many workers as there are cells for."""
+        before = set(self.queue)
+        if fresh := self._expand():
+            self.watcher.more(fresh, [cell for cell in self.queue if cell not in before])
+        idle = sum(process.running is None for process in self.processes)
+        for _ in range(min(self.n_workers - len(self.processes), len(self.queue) - idle)):
+            self._start_worker()
+        for process in self.processes:
+            self._next(process)
 
     def _start_worker(self) -> None:
         process = Process(self.execution.threads)
@@ -200,6 +230,9 @@ class Runner:
             for event in key.data.events():
                 self._handle(key.data, event)
         self._look_elsewhere()
+        if not self.stopping:
+            self._grow()
+        self._send_home()
         self.watcher.tick([p.running for p in self.processes if p.running], self.report, len(self.queue) + len(self.elsewhere))
 
     def _handle(self, process: Process, event: dict[str, Any]) -> None:
@@ -227,19 +260,29 @@ class Runner:
         item = Ended(cell, status, error, time.monotonic() - process.began)
         self.report.ended.append(item)
         self.watcher.ended(item)
+        if status in FINISHED:
+            self._record(cell)
+
+    def _record(self, cell: Cell) -> None:
+        """Tell the work of a result; what follows from it is taken up at the end of the turn."""
+        result = run_folder(self.out, cell).result()
+        assert result is not None
+        self.work.record(cell, result["loss"])
 
     def _next(self, process: Process) -> None:
-        """Give a free worker the next cell, or send it home when there is none."""
-        if not process.free:
-            return
-        cell = None if self.stopping else self._pop()
-        if cell is not None:
+        """Give a free worker the next cell, if there is one."""
+        if process.free and not self.stopping and (cell := self._pop()) is not None:
             process.running, process.free, process.began = Running(cell), False, time.monotonic()
             folder = run_folder(self.out, cell).path
             process.send({"run": str(folder), "data": str(self.data), "execution": asdict(self.execution)})
-        elif self.stopping or not self.elsewhere:
-            process.free = False
-            process.send({"stop": True})
+
+    def _send_home(self) -> None:
+        """End the free workers once nothing runs, waits, or may follow from a cell that runs here or elsewhere."""
+        busy = self.queue or self.elsewhere or any(process.running for process in self.processes)
+        for process in self.processes:
+            if process.free and (self.stopping or not busy):
+                process.free = False
+                process.send({"stop": True})
 
     def _pop(self) -> Cell | None:
         """The next cell that has no result yet; another runner may have been faster."""
@@ -253,6 +296,7 @@ class Runner:
     def _done_elsewhere(self, cell: Cell) -> None:
         self.report.already_done += 1
         self.watcher.ended(Ended(cell, ELSEWHERE, "", 0.0))
+        self._record(cell)
 
     def _look_elsewhere(self) -> None:
         """Cells that another runner holds: count those it has finished, take those it has dropped."""
@@ -267,8 +311,6 @@ class Runner:
             elif not folder.is_claimed():
                 self.elsewhere.remove(cell)
                 self.queue.append(cell)
-        for process in self.processes:
-            self._next(process)
 
     def _bury(self, process: Process) -> None:
         """A worker's output has ended: normal after a stop; otherwise it died, with its cell if it had one."""

@@ -1,0 +1,76 @@
+"""`depthbench status` and `depthbench report`: what a folder of runs holds. They read folders alone and need no torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+
+from depthbench.cli import arguments
+from depthbench.cli.output import console, make_table, print_json
+from depthbench.errors import UserError
+from depthbench.files import make_folder
+from depthbench.study.store import RunFolder, find_runs
+
+
+def status(verb: arguments.Status) -> int:
+    """How every cell stands."""
+    entries = [_entry(folder) for folder in find_runs(verb.folder)]
+    counts = Counter(str(entry["status"]) for entry in entries)
+    if verb.json:
+        print_json({"folder": str(verb.folder), "counts": dict(counts), "cells": entries})
+        return 0
+    table = make_table("cell", "status", "step", "", left=2)
+    table.columns[0].no_wrap = table.columns[1].no_wrap = True
+    table.columns[3].justify, table.columns[3].overflow = "left", "ellipsis"
+    for entry in entries:
+        table.add_row(
+            escape(str(entry["cell"])), str(entry["status"]), f"{entry['step']}/{entry['steps']}", escape(str(entry["note"]))
+        )
+    out = console()
+    out.print(table)
+    out.print(", ".join(f"{number} {name}" for name, number in sorted(counts.items())) or "no cells")
+    return 0
+
+
+def _entry(folder: RunFolder) -> dict[str, Any]:
+    """One line of the status."""
+    entry = {"run": folder.path.name, "cell": "?", "status": "unreadable", "step": 0, "steps": 0, "note": ""}
+    try:
+        cell = folder.cell()
+    except UserError as error:
+        return entry | {"note": str(error)}
+    state, row = folder.state(), folder.last_row()
+    result = folder.result() if state.status == "done" else None
+    note = f"loss {result['loss']:.4f}" if result else state.note
+    if not note and row.get("loss"):
+        note = f"training loss {row['loss']:.4f}"
+    return entry | {"cell": cell.label, "status": state.status, "step": state.step, "steps": cell.recipe.steps, "note": note}
+
+
+def report(verb: arguments.Report) -> int:
+    """The results so far, here and on disk."""
+    from depthbench.report import write_report
+    from depthbench.report.terminal import render
+    from depthbench.study.results import read_results
+
+    rows, missing = read_results(verb.folder)
+    if not rows:
+        raise UserError(
+            f"no finished results in {verb.folder} yet ({len(missing)} cells are planned or running); see depthbench status"
+        )
+    written = write_report(rows, missing, make_folder(verb.out or verb.folder / "report"), title=verb.folder.name)
+    if verb.json:
+        print((_written_json(written)).read_text(encoding="utf-8"), end="")
+        return 0
+    console().print(render(rows, missing))
+    print("report: " + ", ".join(str(path) for path in written))
+    return 0
+
+
+def _written_json(written: Sequence[Path]) -> Path:
+    """The machine-readable summary among the files of a report."""
+    return next(path for path in written if path.suffix == ".json")

@@ -1,0 +1,75 @@
+"""`depthbench run`: train a study, then report on it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from depthbench.cli import arguments
+from depthbench.cli.display import make_watcher
+from depthbench.cli.output import console, print_json
+from depthbench.cli.setup import cores, execution_for, find_tokens, is_small, open_study, pin, warn
+from depthbench.data import TokenData
+from depthbench.errors import UserError
+from depthbench.files import make_folder
+from depthbench.report import write_report
+from depthbench.report.terminal import render
+from depthbench.study.plan import refuse_unmatched
+from depthbench.study.results import read_results
+from depthbench.study.runner import Report, Runner
+from depthbench.study.search import StudyWork
+from depthbench.study.study import Study
+from depthbench.train.loop import check_data
+
+
+def run(verb: arguments.Run) -> int:
+    """Train a study, then report on it."""
+    study = open_study(verb.study, verb.changes)
+    shapes = study.solved_shapes()
+    study.choices()
+    if verb.workers < 0:
+        raise UserError(f"workers must be at least 1, or 0 to choose, got {verb.workers}")
+    small = is_small(shapes, verb.hardware.device)
+    workers = verb.workers or (cores() if small else 1)
+    execution = execution_for(verb.hardware, 1 if small else max(1, cores() // workers))
+    source = verb.changes.data or study.data
+    tokens = find_tokens(source, study.tokenizer, "" if verb.changes.data else study.needs)
+    data = TokenData.open(tokens)
+    for shape in shapes:
+        check_data(shape, study.recipe, data)
+    _warn_of_budget(study)
+    work = StudyWork(study, pin(source, data))
+    refuse_unmatched(work)
+    out = make_folder(verb.out or Path("runs") / study.name)
+    done = Runner(work, tokens, out, workers=workers, execution=execution, watcher=make_watcher()).run()
+    return _conclude(study, work, out, done, verb.json)
+
+
+def _warn_of_budget(study: Study) -> None:
+    for tier in study.all_tiers():
+        for shape in tier.shapes:
+            if abs(tier.budget.miss(shape)) > tier.budget.tolerance:
+                warn(f"{shape.n_layers} × {shape.d_model} lies {tier.budget.miss(shape):+.1%} off its budget")
+
+
+def _conclude(study: Study, work: StudyWork, out: Path, done: Report, as_json: bool) -> int:
+    """Report on the study's cells, and say how to go on when something is left."""
+    failed = [item for item in done.ended if item.status == "failed"]
+    rows, missing = read_results(out, {cell.name for cell in work.wanted()})
+    missing += [f"{state.group.label}: its learning-rate search has not ended" for state in work.searches() if not state.settled]
+    if rows:
+        written = write_report(rows, missing, out / "report", title=study.name)
+    if as_json:
+        counts = {status: done.count(status) for status in ("done", "diverged", "failed", "stopped")}
+        print_json({"out": str(out), "already_done": done.already_done, **counts, "interrupted": done.interrupted})
+    elif rows:
+        console().print(render(rows, missing))
+        print("report: " + ", ".join(str(path) for path in written))
+    for item in failed:
+        print(f"failed: {item.cell.label}: {item.error}", file=sys.stderr)
+    if failed:
+        print(f"{len(failed)} of {len(done.ended)} cells failed; the same command tries them again", file=sys.stderr)
+    if done.interrupted:
+        print("interrupted; what ran is saved, and the same command continues", file=sys.stderr)
+        return 130
+    return 1 if failed else 0
