@@ -25,6 +25,7 @@ from depthbench.study.catalogue import find_study
 from depthbench.study.cell import Cell
 from depthbench.study.override import Overrides, override
 from depthbench.study.runner import Ended, Runner, Watcher
+from depthbench.study.work import FixedWork
 from depthbench.train.execution import Execution
 
 WHOLE = "whole study"
@@ -80,7 +81,9 @@ def train(cells: Sequence[Cell], data: Path, workers: int, threads: int) -> dict
     """
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as out:
-        report = Runner(cells, data, Path(out), workers=workers, execution=Execution(threads=threads), watcher=watch).run()
+        report = Runner(
+            FixedWork(cells), data, Path(out), workers=workers, execution=Execution(threads=threads), watcher=watch
+        ).run()
     if report.interrupted:
         raise KeyboardInterrupt
     for item in report.ended:

@@ -17,6 +17,7 @@ from depthbench.study.results import read_results
 from depthbench.study.runner import Runner, Watcher
 from depthbench.study.store import run_folder
 from depthbench.study.study import Study
+from depthbench.study.work import FixedWork
 from depthbench.train.execution import Execution
 from depthbench.train.recipe import Recipe
 
@@ -49,7 +50,7 @@ def cells_of(study, data):
 def run(study, data, folder, out, workers=2, watcher=None):
     cells = cells_of(study, data)
     execution = Execution(checkpoint_steps=4)
-    return cells, Runner(cells, folder, out, workers=workers, execution=execution, watcher=watcher).run()
+    return cells, Runner(FixedWork(cells), folder, out, workers=workers, execution=execution, watcher=watcher).run()
 
 
 def attempts(out, cell):
@@ -117,13 +118,14 @@ from depthbench.study.cell import DataPin
 from depthbench.study.results import read_results
 from depthbench.study.runner import Runner
 from depthbench.study.study import Study
+from depthbench.study.work import FixedWork
 from depthbench.train.execution import Execution
 from depthbench.train.recipe import Recipe
 from pathlib import Path
 study, folder = {study!r}, Path({str(tokens_folder)!r})
 manifest = TokenData.open(folder).manifest
 cells = study.cells(DataPin("made-up", "bytes", manifest.fingerprint, manifest.validation_sha256))
-report = Runner(cells, folder, Path({str(out)!r}), workers=1, execution=Execution(checkpoint_steps=4)).run()
+report = Runner(FixedWork(cells), folder, Path({str(out)!r}), workers=1, execution=Execution(checkpoint_steps=4)).run()
 print(json.dumps({{"done": report.count("done")}}))
 """
 
@@ -181,7 +183,7 @@ def test_a_run_keeps_the_design_it_was_planned_with(tmp_path, token_data, tokens
     design.write_text(text.replace("super().write(state, y)", "super().write(state, 2 * y)"))
     (edited,) = cells_of(study, token_data)
     assert edited.identity != cell.identity
-    Runner([cell, edited], tokens_folder, tmp_path, workers=1, execution=Execution()).run()
+    Runner(FixedWork([cell, edited]), tokens_folder, tmp_path, workers=1, execution=Execution()).run()
     losses = [run_folder(tmp_path, c).result()["loss"] for c in (cell, edited)]
     assert losses[0] != losses[1]
     design.unlink()
@@ -191,5 +193,5 @@ def test_a_run_keeps_the_design_it_was_planned_with(tmp_path, token_data, tokens
     folder = run_folder(tmp_path, cell)
     folder.result_path.unlink()
     folder.design_path.write_text("# somebody else's")
-    report = Runner([cell], tokens_folder, tmp_path, workers=1, execution=Execution()).run()
+    report = Runner(FixedWork([cell]), tokens_folder, tmp_path, workers=1, execution=Execution()).run()
     assert "changed" in report.ended[0].error or "no design" in report.ended[0].error

@@ -54,7 +54,7 @@ class StudyWork:
         return [state for i in range(len(self.groups)) for state, _ in self._searches(i)]
 
     def cell_counts(self, row: int, column: int) -> tuple[int, int]:
-        """How many cells one design and shape takes: with its search ending inside the grid, and widened to the limit."""
+        """How many cells one design and shape takes: if its search ends inside the grid, and if it goes to the limit."""
         rates, seeds = len(self.study.learning_rates), len(self.study.seeds)
         if self.study.lr_policy == "fixed":
             return rates * seeds, rates * seeds
@@ -73,6 +73,8 @@ class StudyWork:
         for state, column in self._searches(row):
             for rate in state.grid:
                 yield self._cell(row, column, rate, self.study.seeds[0])
+                # seeds of a rate that was the best until one of them diverged: trained, so part of the study
+                yield from (cell for cell in self._seeds(row, column, rate) if cell.identity in self.losses)
             if state.settled and state.choice.chosen is not None:
                 others = columns if self.study.lr_policy == "per_design" else (column,)
                 for other in others:
@@ -106,8 +108,8 @@ class StudyWork:
             grid = sorted([*grid, next_rate(grid, choice.edge)])
 
     def _known(self, row: int, column: int, rate: float) -> dict[int, float | None]:
-        """The results at one learning rate by seed. The comparison's seeds among them matter only if one diverges: then that rate is
-        no longer the best, and the next one is trained with all seeds.
+        """The results at one learning rate by seed. The comparison's seeds among them matter only if one diverges: then that
+        rate is no longer the best, and the next one is trained with all seeds.
         """
         cells = [self._cell(row, column, rate, seed) for seed in self.study.seeds]
         return {cell.seed: self.losses[cell.identity] for cell in cells if cell.identity in self.losses}
