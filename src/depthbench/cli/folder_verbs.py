@@ -13,7 +13,8 @@ from depthbench.cli import arguments
 from depthbench.cli.output import console, make_table, print_json
 from depthbench.errors import UserError
 from depthbench.files import make_folder
-from depthbench.study.store import RunFolder, find_runs
+from depthbench.progress import duration
+from depthbench.study.store import RunFolder, RunState, find_runs
 
 
 def status(verb: arguments.Status) -> int:
@@ -38,17 +39,31 @@ def status(verb: arguments.Status) -> int:
 
 def _entry(folder: RunFolder) -> dict[str, Any]:
     """One line of the status."""
-    entry = {"run": folder.path.name, "cell": "?", "status": "unreadable", "step": 0, "steps": 0, "note": ""}
+    entry = {"run": folder.path.name, "cell": "?", "status": "unreadable", "step": 0, "steps": 0, "host": "", "eta_seconds": None}
     try:
         cell = folder.cell()
     except UserError as error:
         return entry | {"note": str(error)}
-    state, row = folder.state(), folder.last_row()
-    result = folder.result() if state.status == "done" else None
-    note = f"loss {result['loss']:.4f}" if result else state.note
-    if not note and row.get("loss"):
-        note = f"training loss {row['loss']:.4f}"
-    return entry | {"cell": cell.label, "status": state.status, "step": state.step, "steps": cell.recipe.steps, "note": note}
+    state = folder.state()
+    entry |= {"cell": cell.label, "status": state.status, "step": state.step, "steps": cell.recipe.steps}
+    loss = state.row.get("loss")
+    if state.status == "done":
+        note = f"loss {(folder.result() or {})['loss']:.4f}"
+    elif state.status == "running":
+        host = state.owner.host if state.owner else ""
+        eta = _seconds_left(state, cell.recipe.steps)
+        entry |= {"host": host, "eta_seconds": eta}
+        parts = [f"on {host}" if host else "", f"training loss {loss:.4f}" if loss else "", f"eta {duration(eta)}" if eta else ""]
+        note = ", ".join(part for part in parts if part)
+    else:
+        note = state.note or (f"training loss {loss:.4f}" if loss else "")
+    return entry | {"note": note}
+
+
+def _seconds_left(state: RunState, steps: int) -> float | None:
+    """Time to the last update at the rate of the newest one."""
+    rate, tokens = state.row.get("tokens_per_second"), state.row.get("tokens")
+    return (steps - state.step) * tokens / state.step / rate if rate and tokens and state.step else None
 
 
 def report(verb: arguments.Report) -> int:
