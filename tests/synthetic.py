@@ -3,6 +3,8 @@
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from depthbench.report import ResultRow
 
 SHAPES = ((2, 160), (6, 96), (16, 56))
@@ -65,4 +67,35 @@ def seeds(rows, n=2, step=0.004):
         row(r.design, (r.n_layers, r.d_model), r.loss + seed * step, seed=seed, learning_rate=r.learning_rate, options=r.options)
         for r in rows
         for seed in range(n)
+    ]
+
+
+DEPTHS = (2, 4, 8, 12, 24)
+
+
+def losses(means, n, count=None, sd=0.004, seed_sd=0.01, uneven=1.0, stream=0):
+    """Losses [shapes, n], or [count, shapes, n], around `means` [shapes]: a seed effect that the shapes share and noise of its own.
+
+    The noise grows over the shapes by the factor `uneven`, with `sd` in their middle.
+    """
+    rng = np.random.default_rng(stream)
+    means = np.asarray(means, dtype=float)
+    size = (count or 1, len(means), n)
+    spread = sd * np.geomspace(uneven**-0.5, uneven**0.5, len(means))[:, None]
+    drawn = means[:, None] + seed_sd * rng.standard_normal((size[0], 1, n)) + spread * rng.standard_normal(size)
+    return drawn if count else drawn[0]
+
+
+def line(slope, depths=DEPTHS):
+    """Mean losses on a line against log2(n_layers)."""
+    return [3.0 + slope * (math.log2(depth) - 2.5) for depth in depths]
+
+
+def simulated(means, n=3, depths=DEPTHS, **changes):
+    """Rows for the mean losses {design: [shapes]} with noise of 0.004 and a seed effect, `n` seeds each."""
+    return [
+        row(design, (depth, 480 // depth), loss, seed=seed, **changes)
+        for i, (design, values) in enumerate(means.items())
+        for depth, of_seeds in zip(depths, losses(values, n, stream=i), strict=True)
+        for seed, loss in enumerate(of_seeds)
     ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,6 +14,7 @@ from typing import Any, BinaryIO
 from depthbench.errors import UserError
 
 METRICS_FILE = "metrics.jsonl"  # one row an update, in the folder of a run
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def write_with(path: Path, write: Callable[[BinaryIO], None]) -> None:
@@ -41,6 +44,35 @@ def write_text(path: Path, content: str) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Atomically write `content` as indented JSON; non-finite numbers are refused, since JSON has none."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def create_json(path: Path, content: Any) -> bool:
+    """Write JSON to `path` unless there is a file already, whole or not at all. Returns whether it was written."""
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    write_json(beside, content)
+    return publish(beside, path)
+
+
+def publish(beside: Path, path: Path) -> bool:
+    """Give the finished file `beside` the name `path` unless that is taken. Returns whether it was free; `beside` is gone after it.
+
+    A hard link to a taken name is refused, on a shared file system by its server, so of any number of writers on any machines one
+    gets the name. Where a file system knows no hard links, a look before a rename is the best there is.
+    """
+    try:
+        os.link(beside, path)
+        return True
+    except FileExistsError:
+        return beside.stat().st_nlink > 1  # NFS may have done it, lost its answer, and been refused when it asked again
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        if path.exists():
+            return False
+        os.replace(beside, path)
+        return True
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> Any:

@@ -313,7 +313,7 @@ def test_impossible_fractions(corpus, tmp_path, fraction):
     ("options", "message"),
     [
         ({"workers": 0}, "workers must be at least 1"),
-        ({"tokenizer": "gpt"}, "unknown tokenizer 'gpt'; .*valid: bytes"),
+        ({"tokenizer": "gpt"}, "unknown tokenizer 'gpt'; valid: .*bytes"),
         ({"sources": []}, "no source given"),
         ({"sources": ["no such file.txt"]}, "does not exist"),
     ],

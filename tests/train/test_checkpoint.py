@@ -35,10 +35,10 @@ def save(folder, step, seed=None, **changes):
     return checkpoints(folder)[0]
 
 
-def load(folder, metrics_bytes=None):
+def load(folder, metrics=None):
     """What is loaded, and what was said."""
     said = []
-    return load_checkpoint(folder, IDENTITY, said.append, metrics_bytes), said
+    return load_checkpoint(folder, IDENTITY, said.append, metrics), said
 
 
 def assert_same(found, wanted):
@@ -197,11 +197,66 @@ def test_a_newer_format_is_refused_and_left_alone(folder, monkeypatch):
     assert path.read_bytes() == before
 
 
-def test_one_that_counts_on_more_metrics_than_there_are_is_passed_over(folder):
-    assert load(folder, metrics_bytes=100)[0][0].step == 10
-    found, said = load(folder, metrics_bytes=99)
-    assert found[0].step == 5 and "only 99 are there" in said[0]
-    assert load(folder, metrics_bytes=49)[0] is None
+ROWS = [b'{"step":%3d}\n' % step for step in range(1, 21)]  # 13 bytes each
+
+
+@pytest.fixture
+def counted(tmp_path):
+    """Checkpoints of steps 5 and 10 that count on so many rows."""
+    for step in (5, 10):
+        save_checkpoint(tmp_path / "checkpoint", IDENTITY, Position(step=step, metrics_bytes=13 * step), tensors(step))
+    return tmp_path / "checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("content", "step", "why"),
+    [
+        (b"".join(ROWS), 10, ""),
+        (b"".join(ROWS)[:130], 10, ""),
+        (b"".join(ROWS)[:129], 5, "its metrics end at byte 130, and only 129 are there"),
+        (b"".join(ROWS[1:]), None, "the metrics before byte 130 do not end with the row of step 10"),
+        (b"".join(ROWS[:5]) + b"x" * 65, 5, "do not end with the row of step 10"),
+        (b"".join(ROWS[:9]) + ROWS[9][:-1] + b" \n", 5, "do not end with the row of step 10"),  # no newline at byte 130
+        (b"".join(ROWS[:9]) + b"[1, 2, 3, 4]\n", 5, "do not end with the row of step 10"),
+        (b"", None, "only 0 are there"),
+        (None, None, "only 0 are there"),
+    ],
+)
+def test_one_that_counts_on_other_rows_than_there_are_is_passed_over(counted, tmp_path, content, step, why):
+    if content is not None:
+        (tmp_path / "metrics.jsonl").write_bytes(content)
+    found, said = load(counted, tmp_path / "metrics.jsonl")
+    assert (found and found[0].step) == step
+    assert len(said) == {10: 0, 5: 1, None: 2}[step] and (not said or why in said[0])
+
+
+def test_of_long_metrics_only_the_tail_is_read(counted, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "TAIL_BYTES", 20)
+    (tmp_path / "metrics.jsonl").write_bytes(b"no rows " * 12 + b"no" + b"".join(ROWS[7:10]) + b"0" * 1000)
+    save_checkpoint(counted, IDENTITY, Position(step=10, metrics_bytes=98 + 39), tensors(10))
+    assert load(counted, tmp_path / "metrics.jsonl")[0][0].step == 10
+
+
+class Overtaken(Exception):
+    """As a guard raises it."""
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_guard_that_raises_leaves_everything_as_it_was(folder, at):
+    left = folder / ".step-0000000015.safetensors.123.part"  # the other attempt is writing it
+    left.write_bytes(b"half") if at == 1 else None
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    calls = []
+
+    def guard():
+        calls.append(names(folder))
+        if len(calls) == at:
+            raise Overtaken
+
+    with pytest.raises(Overtaken):
+        save_checkpoint(folder, IDENTITY, Position(step=15), tensors(), guard)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert len(calls[-1]) == len(before) + (at == 2)  # the second time it is written and has yet to take its place
 
 
 def test_what_was_passed_over_is_set_aside_and_not_destroyed(folder):

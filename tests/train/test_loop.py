@@ -131,7 +131,7 @@ def test_checkpoints_by_steps_by_time_and_never(token_data, tmp_path, monkeypatc
         training(tmp_path / name, token_data, execution=execution).run()
         return saved.copy()
 
-    monkeypatch.setattr(loop, "save_checkpoint", lambda folder, identity, position, tensors: saved.append(position.step))
+    monkeypatch.setattr(loop, "save_checkpoint", lambda folder, identity, position, *_: saved.append(position.step))
     assert steps_saved("steps", Execution(checkpoint_steps=5, checkpoint_seconds=0)) == [5, 10, 12]
     assert steps_saved("time", Execution(checkpoint_seconds=1e-9)) == list(range(1, 13))
     assert steps_saved("never", Execution(checkpoint_seconds=0)) == [12]
@@ -186,6 +186,102 @@ def test_a_row_cut_in_half_is_cut_off(token_data, tmp_path):
         file.write('{"step": 7, "loss": 5.1}\n{"step": 8, "lo')
     training(tmp_path / "cut", token_data).run()
     assert_same_run(tmp_path / "cut", tmp_path / "whole")
+
+
+class Overtaken(Exception):
+    """As a guard raises it when another attempt has taken the run over."""
+
+
+def overtaken_when(condition):
+    def guard():
+        if condition():
+            raise Overtaken
+
+    return guard
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_guarded_run_is_the_same_run(token_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "GUARD_SECONDS", 0)
+    asked = []
+    training(tmp_path / "plain", token_data, execution=EVERY_THREE).run()
+    training(tmp_path / "guarded", token_data, execution=EVERY_THREE, guard=lambda: asked.append(len(asked))).run()
+    assert_same_run(tmp_path / "guarded", tmp_path / "plain")
+    assert len(asked) > RECIPE.steps  # before each row, and each checkpoint
+
+
+@pytest.mark.parametrize("rows_before", [0, 4, 5, RECIPE.steps])
+def test_a_run_that_was_taken_over_writes_nothing_more(token_data, tmp_path, monkeypatch, rows_before):
+    """From a start, from a row, from a checkpoint in the middle or the last one."""
+    monkeypatch.setattr(loop, "GUARD_SECONDS", 0)
+    heard, seen = [], {}
+
+    def overtaken():
+        if len(heard) == rows_before:
+            seen.update(seen or contents(tmp_path))
+            return True
+        return False
+
+    execution = Execution(checkpoint_steps=4, checkpoint_seconds=0)
+    with pytest.raises(Overtaken):
+        training(tmp_path, token_data, execution=execution, report=heard.append, guard=overtaken_when(overtaken)).run()
+    assert contents(tmp_path) == seen
+    assert len(seen) == {0: 0, 4: 1, 5: 2, 12: 3}[rows_before]
+
+
+def test_a_guard_is_not_asked_at_every_row(token_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "GUARD_SECONDS", 1e9)
+    asked = []
+    execution = Execution(checkpoint_seconds=0)
+    training(tmp_path, token_data, execution=execution, guard=lambda: asked.append(0)).run()
+    assert len(asked) < RECIPE.steps
+
+
+def test_a_new_attempt_writes_a_new_file_and_a_stale_one_into_the_old(token_data, tmp_path):
+    training(tmp_path / "whole", token_data).run()
+    run = tmp_path / "run"
+    training(run, token_data, should_stop=stop_after(6)).run()
+    with open(run / "metrics.jsonl", "ab") as stale:
+        training(run, token_data, should_stop=stop_after(3)).run()
+        stale.write(b"late\n")
+        stale.flush()
+        training(run, token_data).run()
+    assert_same_run(run, tmp_path / "whole")
+
+
+def test_a_kill_while_the_metrics_are_copied_leaves_the_old_ones(token_data, tmp_path, monkeypatch):
+    training(tmp_path / "whole", token_data).run()
+    run = tmp_path / "run"
+    training(run, token_data, should_stop=stop_after(6)).run()
+    before = contents(run)
+    (run / ".metrics.jsonl.0123.part").write_bytes(b'{"step": 1, "lo')  # what a kill leaves
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop.os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        training(run, token_data).run()
+    monkeypatch.undo()
+    assert contents(run) == before
+    training(run, token_data).run()
+    assert_same_run(run, tmp_path / "whole")
+    assert not list(run.glob(".*"))
+
+
+def test_a_checkpoint_that_counts_on_rows_of_another_attempt_is_passed_over(token_data, tmp_path):
+    training(tmp_path / "whole", token_data, execution=EVERY_THREE).run()
+    run, said = tmp_path / "run", []
+    training(run, token_data, execution=EVERY_THREE, should_stop=stop_after(10)).run()
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    lines[9] = b" " + lines[9]  # as long or longer, and cut elsewhere: as if written by a machine of another speed
+    (run / "metrics.jsonl").write_bytes(b"".join(lines))
+    training(run, token_data, execution=EVERY_THREE, notify=said.append).run()
+    assert len(said) == 1 and "do not end with the row of step 10" in said[0]
+    assert_same_run(run, tmp_path / "whole")
 
 
 def test_a_checkpoint_of_another_cell_is_refused_before_anything_changes(token_data, tmp_path):

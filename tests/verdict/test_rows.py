@@ -5,16 +5,8 @@ from dataclasses import fields, replace
 import pytest
 
 from depthbench.errors import UserError
-from depthbench.report import ResultRow, one_table, to_csv
-from depthbench.verdict.rows import short_names
+from depthbench.verdict.rows import ResultRow, columns, in_order, short_names, to_csv
 from synthetic import BASE, diverged, row, study
-
-
-def refusal(rows):
-    with pytest.raises(UserError) as caught:
-        one_table(rows, "runs/quick")
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_csv_has_every_field_in_order_and_reads_back():
@@ -33,30 +25,10 @@ def test_label_is_design_and_options():
 
 def test_table_order_does_not_depend_on_the_order_of_folders():
     rows = [*study(), row("zebra.py:Mine", (6, 96)), row("preln", (6, 96), seed=1)]
-    expected = [(r.design, r.n_layers, r.seed) for r in one_table(rows, "here")]
+    expected = [(r.design, r.n_layers, r.seed) for r in in_order(rows)]
     assert expected[:4] == [("preln", 2, 0), ("preln", 6, 0), ("preln", 6, 1), ("preln", 16, 0)]
     assert [design for design, _, _ in expected][4::3] == ["hc", "attnres", "zebra.py:Mine"]
-    assert [(r.design, r.n_layers, r.seed) for r in one_table(rows[::-1], "here")] == expected
-
-
-def test_no_rows_are_refused_with_the_place():
-    assert refusal([]).startswith("no finished results in runs/quick")
-
-
-def test_different_validation_sets_are_refused_by_run():
-    message = refusal([row(run="one"), row("hc", validation_sha256="b" * 64, run="two")])
-    assert "aaaaaaaaaaaa: one" in message and "bbbbbbbbbbbb: two" in message
-
-
-def test_many_runs_on_another_validation_set_are_counted():
-    others = [row("hc", shape, validation_sha256="b" * 64) for shape in ((2, 160), (6, 96), (16, 56), (24, 48))]
-    assert "and 2 more" in refusal([row(), *others])
-
-
-@pytest.mark.parametrize("change", [{"recipe_hash": "f" * 64}, {"data_fingerprint": "f" * 64}, {}])
-def test_one_cell_of_two_studies_does_not_pass_for_two_seeds(change):
-    message = refusal([row(run="first"), row(run="second", **change)])
-    assert "first" in message and "second" in message
+    assert [(r.design, r.n_layers, r.seed) for r in in_order(rows[::-1])] == expected
 
 
 @pytest.mark.parametrize("loss", [None, float("nan"), float("inf")])
@@ -74,6 +46,15 @@ def test_a_diverged_run_needs_a_step_and_no_loss():
 def test_unknown_status_is_refused():
     with pytest.raises(UserError, match="'running'"):
         replace(BASE, status="running")
+
+
+def test_a_narrowed_feed_forward_stays_in_the_column_of_its_sizes():
+    assert len(set(columns([row(), row("moda", d_ff=380), row("hc", d_ff=428)]))) == 1
+
+
+def test_a_design_with_and_without_narrowing_makes_columns_of_their_own_at_all_sizes():
+    rows = [row(), row("moda", d_ff=380), row("moda", d_ff=432), row("moda", (6, 96), d_ff=230)]
+    assert [(shape.n_layers, shape.d_ff) for shape in columns(rows)] == [(2, 432), (2, 380), (2, 432), (6, 230)]
 
 
 def test_names_lose_their_folder_unless_that_makes_two_one():

@@ -3,12 +3,14 @@ from dataclasses import replace
 
 import pytest
 
-from depthbench.report import aggregate, one_table
+from depthbench.verdict.summary import aggregate
+from depthbench.verdict.tables import tables
 from synthetic import SHAPES, diverged, row, seeds, study
 
 
 def summarise(rows):
-    return aggregate(one_table(rows, "here"))
+    (table,) = tables(rows, "here")
+    return aggregate(table.rows)
 
 
 def only_cell(rows):
@@ -61,10 +63,23 @@ def test_trend_of_means_over_seeds():
 
 def test_trends_use_the_shapes_finished_by_all():
     rows = [r for r in study() if (r.design, r.n_layers) != ("hc", 16)]
-    summary = summarise([*rows, diverged("hc", (16, 56))])
+    summary = summarise(rows)
     assert [shape.n_layers for shape in summary.compared] == [2, 6]
     gain = {trend.label: trend.gain for trend in summary.trends}
     assert gain["preln"] == pytest.approx(1.500 - 1.432) and gain["hc"] == pytest.approx(1.421 - 1.358)
+
+
+def test_a_design_that_diverges_where_others_finish_does_not_shrink_their_comparison():
+    rows = [r for r in study() if (r.design, r.n_layers) != ("hc", 16)]
+    summary = summarise([*rows, diverged("hc", (16, 56))])
+    assert [shape.n_layers for shape in summary.compared] == [2, 6, 16]
+    assert {trend.label: trend.gain is None for trend in summary.trends} == {"preln": False, "hc": True, "attnres": False}
+
+
+def test_a_shape_at_which_all_diverge_is_not_compared():
+    rows = [r for r in study() if r.n_layers != 16]
+    summary = summarise([*rows, *(diverged(design, (16, 56)) for design in ("preln", "hc", "attnres"))])
+    assert [shape.n_layers for shape in summary.compared] == [2, 6]
 
 
 def test_a_design_that_has_only_begun_does_not_take_the_trend_from_the_others():
@@ -91,6 +106,25 @@ def test_own_parameters_are_relative_to_the_rest_of_the_model():
 
 def test_shapes_of_other_feed_forward_width_are_not_averaged():
     assert len(summarise([row(loss=1.0), row(loss=2.0, d_ff=512, run="wide")]).cells) == 2
+
+
+def test_narrowed_designs_share_a_column_that_says_its_widths():
+    summary = summarise([row(), row("moda", d_ff=380)])
+    assert len(summary.shapes) == 1 and summary.d_ff_span(summary.shapes[0]) == (380, 432)
+    assert [cell.d_ff for cell in summary.cells] == [432, 380]
+
+
+def test_losses_of_the_seeds_are_those_at_the_chosen_rate():
+    rows = [row(loss=1.5 + 0.01 * seed, seed=seed, learning_rate=0.004) for seed in (2, 0, 1)]
+    cell = only_cell([*rows, row(loss=1.9, learning_rate=0.002), row(loss=1.8, learning_rate=0.008)])
+    assert cell.seeds == (0, 1, 2) and cell.seed_losses == (1.5, 1.51, 1.52)
+    assert [(tried.rate, tried.loss) for tried in cell.choice.tried] == [(0.002, 1.9), (0.004, 1.5), (0.008, 1.8)]
+    assert cell.choice.edge == "" and 0.004 < cell.choice.refined < 0.008
+
+
+def test_steps_and_tokens_are_the_recipes_not_those_of_a_run_that_stopped_early():
+    stopped = diverged(learning_rate=0.01, step=7, steps=7, tokens=7_000)
+    assert (cell := only_cell([stopped, row()])).steps == 400 and cell.tokens == 819_200
 
 
 def test_bits_per_byte_is_missing_unless_every_seed_has_it():

@@ -64,7 +64,9 @@ class DataPrepare:
     out: Path = field(default_factory=lambda: Path("data"))
     """Folder for the token files."""
     tokenizer: str = "bytes"
-    """How text becomes tokens."""
+    """bytes; bpe-8192 (any size), trained here on the training documents; or a byte-level path/to/tokenizer.json."""
+    eos: str = ""
+    """Token of that file that ends a document; default: the usual one that it has, such as <|endoftext|>."""
     validation_fraction: float = 0.05
     """Share of documents, by hash, that is kept for validation."""
     workers: int = 0

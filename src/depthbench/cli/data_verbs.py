@@ -24,6 +24,7 @@ def prepare(verb: arguments.DataPrepare) -> int:
         list(verb.sources),
         verb.out,
         tokenizer=verb.tokenizer,
+        eos=verb.eos,
         validation_fraction=verb.validation_fraction,
         workers=verb.workers or None,
     )

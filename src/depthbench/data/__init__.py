@@ -12,17 +12,20 @@ from depthbench.data.defaults import default_data, ensure
 from depthbench.data.manifest import Manifest, load_manifest
 from depthbench.data.prepare import prepare
 from depthbench.data.show import describe
-from depthbench.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
+from depthbench.data.tokenizer import ByteTokenizer, Tokenizer, Untrained, find_tokenizer, folder_tokenizer, load_tokenizer
 
 __all__ = [
     "ByteTokenizer",
     "Manifest",
     "TokenData",
     "Tokenizer",
+    "Untrained",
     "check_fits",
     "default_data",
     "describe",
     "ensure",
+    "find_tokenizer",
+    "folder_tokenizer",
     "load_manifest",
     "load_tokenizer",
     "prepare",

@@ -9,7 +9,7 @@ from pathlib import Path
 from depthbench.data.manifest import MANIFEST
 from depthbench.data.prepare import prepare
 from depthbench.data.sources import STDLIB
-from depthbench.data.tokenizer import load_tokenizer
+from depthbench.data.tokenizer import Untrained, find_tokenizer
 from depthbench.errors import unknown
 
 DEFAULTS = (STDLIB,)
@@ -23,11 +23,14 @@ def cache_folder() -> Path:
 def default_data(name: str = STDLIB, tokenizer: str = "bytes") -> Path:
     """The cache folder of a default source, such as `…/data/stdlib-bytes-py3.11.7`: another Python has another library.
 
-    The folder need not exist yet; see `ensure`. Raises `UserError` for an unknown name or tokenizer.
+    The folder of a tokenizer.json also names its hash. It need not exist yet; see `ensure`. Raises `UserError` for an unknown
+    name or tokenizer.
     """
     if name not in DEFAULTS:
         raise unknown("default data", name, DEFAULTS)
-    return cache_folder() / "data" / f"{name}-{load_tokenizer(tokenizer).name}-py{platform.python_version()}"
+    found = find_tokenizer(tokenizer)
+    label = tokenizer if isinstance(found, Untrained) or found.file is None else f"{found.name}-{found.hash[:8]}"
+    return cache_folder() / "data" / f"{name}-{label}-py{platform.python_version()}"
 
 
 def ensure(source: str = STDLIB, tokenizer: str = "bytes") -> Path:

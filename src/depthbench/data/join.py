@@ -15,11 +15,11 @@ import numpy as np
 from depthbench.data.manifest import FORMAT, TOKEN_BYTES, Manifest, Shard, SourceRecord, Split, created_by, dtype_for
 from depthbench.data.parts import SPLITS, Counts, Job, Part
 from depthbench.data.sources import Source, hash_file
-from depthbench.data.tokenizer import Tokenizer
+from depthbench.data.tokenizer import TOKENIZER, Tokenizer
 from depthbench.errors import UserError
 from depthbench.files import write_with
 
-TOKEN_FILES = (*(f"{split}.bin" for split in SPLITS), TOKEN_BYTES)
+TOKEN_FILES = (TOKENIZER, *(f"{split}.bin" for split in SPLITS), TOKEN_BYTES)
 
 
 def join(out: Path, sources: list[Source], tokenizer: Tokenizer, fraction: float, jobs: list[Job], parts: list[Part]) -> Manifest:

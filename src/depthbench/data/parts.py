@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from depthbench.data.documents import NotTextError, open_hashed, read_documents
 from depthbench.data.manifest import DTYPES, Skipped, dtype_for
 from depthbench.data.sources import SourceFile
-from depthbench.data.tokenizer import Tokenizer, load_tokenizer
+from depthbench.data.tokenizer import InexactError, Tokenizer, kept_tokenizer
 from depthbench.errors import UserError
 from depthbench.files import content_hash, read_json, write_json, write_with
 
@@ -26,12 +27,16 @@ SPLITS = ("train", "validation")
 
 @dataclass(frozen=True)
 class Job:
-    """Consecutive files of one source, what to do with them, and the folder for the part."""
+    """Consecutive files of one source, what to do with them, and the folder for the part.
+
+    The tokenizer is what `kept_tokenizer` finds above that folder by its name and EOS.
+    """
 
     files: tuple[SourceFile, ...]
     folder: Path
     tokenizer: str
     tokenizer_hash: str
+    eos: int
     validation_fraction: float
     number: int
 
@@ -42,13 +47,28 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Hash of all that decides the part; a file that was changed since has another size or time."""
-        files = [[str(file.path), file.label, file.named, file.bytes, file.modified_ns] for file in self.files]
-        return content_hash([1, self.number, self.tokenizer_hash, self.validation_fraction, files])[:32]
+        """Hash of all that decides the part."""
+        return content_hash([1, self.number, self.tokenizer_hash, self.validation_fraction, identity(self.files)])[:32]
 
     def path(self, ending: str) -> Path:
         """A file of this part."""
         return self.folder / f"{self.key}.{ending}"
+
+
+def identity(files: Sequence[SourceFile]) -> list[list[Any]]:
+    """What tells files from others and from what they were: one that was changed since has another size or time."""
+    return [[str(file.path), file.label, file.named, file.bytes, file.modified_ns] for file in files]
+
+
+@lru_cache(maxsize=1)
+def tokenizer_above(folder: Path, name: str, eos: int, hash: str) -> Tokenizer:
+    """The tokenizer that a job names, read once; `hash` says whether it is still the same one."""
+    return kept_tokenizer(folder.parent, name, eos)
+
+
+def tokenizer_of(job: Job) -> Tokenizer:
+    """The tokenizer of a job."""
+    return tokenizer_above(job.folder, job.tokenizer, job.eos, job.tokenizer_hash)
 
 
 @dataclass
@@ -96,7 +116,7 @@ def load_part(job: Job) -> Part | None:
         record = read_json(job.path("json"))
         skipped = [Skipped(**file) for file in record["skipped"]]
         part = Part(**record | {"skipped": skipped} | {split: Counts(**record[split]) for split in SPLITS})
-        width = int(DTYPES[dtype_for(load_tokenizer(job.tokenizer).vocab_size)][-1])
+        width = int(DTYPES[dtype_for(tokenizer_of(job).vocab_size)][-1])
         whole = all(job.path(split).stat().st_size == getattr(part, split).tokens * width for split in SPLITS)
     except (UserError, OSError, TypeError, KeyError):
         return None
@@ -117,17 +137,25 @@ def make_part(job: Job) -> Part:
 
 def tokenize(job: Job, part: Part, out: dict[str, BinaryIO]) -> None:
     """Write every document of the group, followed by EOS, to its side, and count it in `part`."""
-    tokenizer = load_tokenizer(job.tokenizer)
+    tokenizer = tokenizer_of(job)
+    number = 0
     for file in job.files:
         try:
             with open_hashed(file.path) as raw:
-                for text in read_documents(raw, file.path):
+                for number, text in enumerate(read_documents(raw, file.path), 1):  # noqa: B007 (errors say which)
                     add(text, tokenizer, job.validation_fraction, part, out)
+        except InexactError as reason:
+            raise UserError(f"{file.path}, document {number}: {reason}") from reason
         except NotTextError as reason:
             if file.named:
-                raise UserError(f"{file.path} is no text ({reason}); give UTF-8 text, or leave it out") from reason
+                raise no_text(file, reason) from reason
             part.skipped.append(Skipped(file.label, str(reason)))
         part.hashes.append(raw.hash.hexdigest())
+
+
+def no_text(file: SourceFile, reason: NotTextError) -> UserError:
+    """The error for a file that the user named and that is no text."""
+    return UserError(f"{file.path} is no text ({reason}); give UTF-8 text, or leave it out")
 
 
 def add(text: str, tokenizer: Tokenizer, fraction: float, part: Part, out: dict[str, BinaryIO]) -> None:
@@ -144,4 +172,4 @@ def add(text: str, tokenizer: Tokenizer, fraction: float, part: Part, out: dict[
     counts: Counts = getattr(part, split)
     counts.documents += 1
     counts.tokens += len(tokens) + 1
-    counts.bytes += len(content)
+    counts.bytes += tokenizer.bytes_of(tokens)

@@ -8,6 +8,7 @@ from typing import Any
 
 from depthbench.data.batches import TokenData
 from depthbench.data.manifest import Manifest, Split, check_sizes, load_manifest
+from depthbench.data.tokenizer import folder_tokenizer
 
 
 def describe(dir: Path, verify: bool = False) -> dict[str, Any]:
@@ -18,6 +19,7 @@ def describe(dir: Path, verify: bool = False) -> dict[str, Any]:
     """
     if verify:
         manifest = TokenData.open(dir, verify=True).manifest
+        folder_tokenizer(dir)
     else:
         manifest = load_manifest(dir)
         check_sizes(dir, manifest)

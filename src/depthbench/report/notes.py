@@ -1,43 +1,69 @@
-"""What a reader must know beside the numbers: seeds, diverged runs, mixed recipes, what the trend rests on, what is missing."""
+"""What a reader must know beside the numbers, a sentence each: what the seeds can carry, what is compared, what diverged, which
+learning rates lie on an edge, what differs between the runs, what speaks against the intervals.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from depthbench.report.content import Section, searched
 from depthbench.text import some
+from depthbench.verdict.rates import HIGH
 from depthbench.verdict.rows import ResultRow
 from depthbench.verdict.summary import CellSummary, Summary
 
 
-def notes(rows: Sequence[ResultRow], summary: Summary) -> list[str]:
-    """One sentence each, the weightiest first."""
+def notes(section: Section) -> list[str]:
+    """The weightiest first."""
+    summary = section.summary
+    single = section.most_seeds == 1 and section.verdicts.notes  # they say so, and more
+    found = ["" if single else seeds_note(summary), *section.verdicts.notes, *_trend_notes(section), *_reasons(section)]
     elsewhere = [cell for cell in summary.drawn if cell.diverged_steps]
-    found = [seeds_note(summary), rates_note(summary), diverged_note(summary)]
-    found.append(_name_diverged("Diverged at a learning rate that was not chosen", elsewhere))
-    found += [*_trend_notes(summary), *_mixtures(rows)]
+    found += [diverged_note(summary), _name_diverged("Diverged at a learning rate that was not chosen", elsewhere)]
+    found += [edges_note(summary), rates_note(summary), *section.table.notes, *_mixtures(section.table.rows)]
+    found += [f"{design.label}: {note}" for design in section.verdicts.designs for note in design.notes]
     return [note for note in found if note]
 
 
 def seeds_note(summary: Summary) -> str:
-    """How many seeds stand behind a number, and what that number of seeds cannot carry."""
+    """How many seeds stand behind a loss, and what a single one cannot carry."""
     counts = sorted({len(cell.seeds) for cell in summary.drawn})
     if not counts:
-        return ""
+        return "No run has a loss."
     if counts == [1]:
-        return "One seed per cell: losses, slopes and gains carry no interval."
+        return "One seed per cell: a loss has no spread, and no interval, verdict or rank can be given."
     if counts[0] == 1:
-        return f"1 to {counts[-1]} seeds per cell, ± sample standard deviation; where n=1, and for slopes and gains, no interval."
+        return f"1 to {counts[-1]} seeds per cell: mean ± sample standard deviation, none where n=1."
     span = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"Mean ± sample standard deviation over {span} seeds; slopes and gains are of the means and carry no interval."
+    return f"Losses: mean ± sample standard deviation over {span} seeds."
 
 
 def rates_note(summary: Summary) -> str:
     """Which learning rates were tried, and that the best was taken if there were several."""
     tried = ", ".join(f"{rate:g}" for rate in sorted({rate for cell in summary.cells for rate in cell.learning_rates}))
-    if all(len(cell.learning_rates) == 1 for cell in summary.cells):
+    if not any(searched(cell) for cell in summary.cells):
         return f"Learning rate {tried}."
     return f"Every design and shape at the best of its learning rates; tried: {tried}."
+
+
+def edges_note(summary: Summary) -> str:
+    """Which cells have their best learning rate on an edge of those tried."""
+    cells = [cell for cell in summary.drawn if cell.choice.edge]
+    if not cells:
+        return ""
+    named = some([f"{cell.label} {cell.shape.name} ({edge_text(cell)})" for cell in cells])
+    return (
+        f"{len(cells)} of {len(summary.drawn)} cells have their best learning rate on an edge of those tried, so a better one may lie"
+        f" beyond: {named}."
+    )
+
+
+def edge_text(cell: CellSummary) -> str:
+    """`0.01, highest`; nothing where the best learning rate is on no edge."""
+    if not cell.choice.edge:
+        return ""
+    return f"{cell.learning_rate:g}, {'highest' if cell.choice.edge == HIGH else 'lowest'}"
 
 
 def diverged_note(summary: Summary) -> str:
@@ -57,53 +83,47 @@ def diverged(cell: CellSummary) -> str:
     return steps if count == cell.n_runs else f"{steps} ({count} of {cell.n_runs} runs)"
 
 
-def shapes_span(summary: Summary) -> str:
-    """The compared shapes from first to last: `2 × 160 to 16 × 56 (3 shapes)`."""
-    shapes = summary.compared
-    return f"{shapes[0].name} to {shapes[-1].name} ({len(shapes)} shapes)"
-
-
-def _trend_notes(summary: Summary) -> list[str]:
-    with_trend = [trend.label for trend in summary.trends if trend.slope is not None]
-    if not with_trend:
-        return ["No depth trend: no two depths are finished for the same designs."]
-    without = [trend.label for trend in summary.trends if trend.slope is None]
-    found = [f"Slope and gain use the shapes finished by all compared designs: {shapes_span(summary)}."]
+def _trend_notes(section: Section) -> Iterator[str]:
+    if not section.with_gain:
+        yield "No depth trend: no two depths are finished for the same designs."
+        return
+    shapes = section.summary.compared
+    yield (
+        f"Slopes, gains and pairs use the shapes that all compared designs finished: {shapes[0].name} to {shapes[-1].name}"
+        f" ({len(shapes)} shapes)."
+    )
+    without = [f"{design.label} ({design.reason.rstrip('.')})" for design in section.verdicts.designs if design.gain is None]
     if without:
-        found.append(f"Fewer than two depths finished, so not compared: {some(without)}.")
-    return found
+        yield f"Not compared: {some(without)}."
 
 
-def _mixtures(rows: Sequence[ResultRow]) -> list[str]:
-    found = []
-    for what, values in (
-        ("training data", [row.data_fingerprint[:12] for row in rows]),
-        ("recipes", [row.recipe_hash[:12] for row in rows]),
-        ("training steps", [str(row.steps) for row in rows]),
-        ("code versions", [row.code_version for row in rows]),
-    ):
-        counts = Counter(values)
-        if len(counts) > 1:
-            sides = [f"{value} ({count} of {len(rows)} runs)" for value, count in counts.most_common()]
-            found.append(f"The runs differ in {what}: {some(sides)}.")
-    return found
+def _reasons(section: Section) -> Iterator[str]:
+    """What a verdict rests on where the table does not show it, and how far the undecided are from one."""
+    designs = section.verdicts.designs
+    for design in designs:
+        if design.verdict and design.verdict.startswith(("best at", "diverges at")):
+            yield f"{design.label} {design.verdict}: {design.reason}"
+    named = [f"{design.label} {design.needed_seeds}" for design in designs if design.needed_seeds]
+    if named:
+        yield f"Undecided; seeds that would probably decide, with this noise: {some(named, 10)}."
+
+
+def _mixtures(rows: Sequence[ResultRow]) -> Iterator[str]:
+    counts = Counter(row.code_version for row in rows)
+    if len(counts) > 1:
+        sides = [f"{version} ({count} of {len(rows)} runs)" for version, count in counts.most_common()]
+        yield f"The runs differ in code version: {some(sides)}."
 
 
 def provenance(rows: Sequence[ResultRow]) -> str:
-    """Data, recipe and code behind the table, in one line."""
-    first = rows[0]
-    steps = sorted({row.steps for row in rows})
-    tokens = sorted({row.tokens for row in rows})
+    """Data, recipe and code behind a table, in one line."""
+    furthest = max(rows, key=lambda row: row.steps)  # a diverged run has fewer updates than its recipe says
     return (
-        f"data {_hashes(row.data_fingerprint for row in rows)}, validation {first.validation_sha256[:12]};"
-        f" recipe {_hashes(row.recipe_hash for row in rows)}: {_span(steps)} steps, {_span(tokens)} tokens;"
-        f" code {', '.join(sorted({row.code_version for row in rows}))}"
+        f"data {_hashes(row.data_fingerprint for row in rows)}, validation {_hashes(row.validation_sha256 for row in rows)};"
+        f" recipe {_hashes(row.recipe_hash for row in rows)}: {furthest.steps:,} updates, {furthest.tokens:,} tokens;"
+        f" code {_hashes(row.code_hash for row in rows)} (version {', '.join(sorted({row.code_version for row in rows}))})"
     )
 
 
 def _hashes(values: Iterable[str]) -> str:
     return ", ".join(sorted({value[:12] for value in values}))
-
-
-def _span(values: Sequence[int]) -> str:
-    return f"{values[0]:,}" if values[0] == values[-1] else f"{values[0]:,} to {values[-1]:,}"

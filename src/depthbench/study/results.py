@@ -40,14 +40,9 @@ def _tell_apart(found: list[tuple[Cell, ResultRow]]) -> list[ResultRow]:
     versions: dict[str, set[str]] = {}
     for cell, row in found:
         versions.setdefault(row.design, set()).add(cell.design_hash)
-    rows = [
+    return [
         replace(row, design=f"{row.design}@{cell.design_hash[:6]}") if len(versions[row.design]) > 1 else row for cell, row in found
     ]
-    runs = {(r.design, r.options, r.n_layers, r.d_model, r.d_ff, r.vocab_size, r.context, r.learning_rate, r.seed) for r in rows}
-    if len(runs) == len(rows):
-        return rows
-    # the same runs under several recipes, such as another number of steps: lines of their own
-    return [replace(row, design=f"{row.design}@{row.steps}-steps-{row.recipe_hash[:4]}") for row in rows]
 
 
 def _missing(folder: RunFolder, cell: Cell) -> str:

@@ -2,40 +2,45 @@
 
     OUT/cells/hc-6x96-lr0.002-s0-1a2b3c4d5e/
 
-Status, resume and reports read folders and nothing else, so copying folders between machines merges studies.
+`attempts/` says who may write (attempt.py), `job.json` which Slurm job was submitted for the run. Status, resume and reports read
+folders and nothing else but the queue of live jobs, so copying folders between machines merges studies.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from depthbench.errors import UserError
 from depthbench.files import METRICS_FILE, read_json, write_bytes, write_json
+from depthbench.study.attempt import Attempt, Owner, claim, has_ended, newest, read_owner
 from depthbench.study.cell import Cell, cell_from
+from depthbench.study.slurm_queue import Ticket, read_queue
 
 RESULT_FORMAT = 1
-CLAIM_TRIES = 5
 
 
 @dataclass(frozen=True)
 class RunState:
-    """What a folder says of its run: "waiting", "running", "done", "diverged", "failed" or "unreadable" (its result is), how far
-    it is, and why it failed.
+    """How a run stands: "waiting", "queued" (a Slurm job has yet to start), "running", "done", "diverged", "failed" or "unreadable"
+    (its result is). `row` is the newest metrics row, `note` the error of a failed run or the job of a queued one, `owner` who
+    trains a running one.
     """
 
     status: str
-    step: int
+    row: dict[str, Any] = field(default_factory=dict)
     note: str = ""
+    owner: Owner | None = None
+
+    @property
+    def step(self) -> int:
+        """Updates so far."""
+        return int(self.row.get("step", 0))
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,11 @@ class RunFolder:
     def failure_path(self) -> Path:
         """The last error of a run that failed; removed when it is tried again."""
         return self.path / "failure.json"
+
+    @property
+    def ticket_path(self) -> Path:
+        """The Slurm job that was submitted for it last."""
+        return self.path / "job.json"
 
     @property
     def design_path(self) -> Path:
@@ -106,28 +116,40 @@ class RunFolder:
         return name
 
     @contextmanager
-    def claimed(self) -> Iterator[bool]:
-        """Hold the folder for this process; gives False if another one holds it. The system frees it when a process dies."""
-        with open(self.path / ".claim", "a+") as file:
-            if not _lock(file.fileno()):
-                yield False
-                return
-            file.truncate(0)
-            file.write(f"{socket.gethostname()} {os.getpid()}\n")
-            file.flush()
-            yield True
+    def claimed(self) -> Iterator[Attempt | None]:
+        """Hold the folder for this process, as a new attempt; gives None if a live one has it."""
+        attempt = claim(self.path)
+        if attempt is None:
+            yield None
+            return
+        try:
+            with attempt.beating():
+                yield attempt
+        finally:
+            attempt.release()
+
+    def owner(self) -> Owner | None:
+        """Who holds the folder now, or None."""
+        number = newest(self.path)
+        owner = read_owner(self.path, number)
+        if not number or has_ended(self.path, number, owner):
+            return None
+        return owner or Owner("?", "", 0, "")
 
     def is_claimed(self) -> bool:
-        """Whether some process holds the folder now."""
-        path = self.path / ".claim"
-        if not path.exists():
-            return False
-        with open(path) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        """Whether somebody holds the folder now."""
+        return self.owner() is not None
+
+    def ticket(self) -> Ticket | None:
+        """The Slurm job that was submitted for it last, or None."""
+        try:
+            return Ticket(**read_json(self.ticket_path))
+        except (UserError, TypeError):
+            return None
+
+    def write_ticket(self, ticket: Ticket) -> None:
+        """Note the Slurm job that is submitted for it."""
+        write_json(self.ticket_path, asdict(ticket))
 
     def last_row(self) -> dict[str, Any]:
         """The newest complete metrics row, or an empty one."""
@@ -144,19 +166,40 @@ class RunFolder:
         return row
 
     def state(self) -> RunState:
-        """How the run stands, from the folder alone."""
-        step = int(self.last_row().get("step", 0))
+        """How the run stands, from the folder; whether a Slurm job is still there, from the queue if there is one."""
+        row = self.last_row()
         try:
             result = self.result()
         except UserError as error:
-            return RunState("unreadable", step, str(error))
+            return RunState("unreadable", row, str(error))
         if result is not None:
-            return RunState(result["status"], step, f"at step {result['steps']}" if result["status"] == "diverged" else "")
-        if self.is_claimed():
-            return RunState("running", step)
+            return RunState(result["status"], row, f"at step {result['steps']}" if result["status"] == "diverged" else "")
+        owner = self.owner()
+        if owner is not None:
+            return RunState("running", row, owner=owner)
         if self.failure_path.exists():
-            return RunState("failed", step, str(read_json(self.failure_path).get("error", "")))
-        return RunState("waiting", step)
+            return RunState("failed", row, self._failure())
+        job = self._queued_job()
+        return RunState("queued", row, job) if job else RunState("waiting", row)
+
+    def _failure(self) -> str:
+        try:
+            return str(read_json(self.failure_path).get("error", ""))
+        except (UserError, AttributeError):
+            return f"{self.failure_path} cannot be read"
+
+    def _queued_job(self) -> str:
+        """The job that is to train the run, and why it waits; empty if there is none. What no queue can show is believed."""
+        ticket = self.ticket()
+        if ticket is None:
+            return ""
+        queue = read_queue()
+        if queue is None or not queue.covers(ticket):
+            return f"job {ticket.job}" if ticket.job else ""
+        job = queue.find(ticket)
+        if not queue.is_live(job):
+            return ""
+        return f"job {job}, {'starting' if queue.is_on_a_node(job) else queue.jobs[job].reason}"
 
 
 def is_result(content: Any) -> bool:
@@ -165,17 +208,6 @@ def is_result(content: Any) -> bool:
         return False
     loss = content.get("loss")
     return content.get("status") == "diverged" or (content.get("status") == "done" and isinstance(loss, float))
-
-
-def _lock(descriptor: int) -> bool:
-    """An exclusive lock; a few tries, since a status reader holds a shared one for a moment."""
-    for _ in range(CLAIM_TRIES):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            time.sleep(0.02)
-    return False
 
 
 def run_folder(out: Path, cell: Cell) -> RunFolder:

@@ -1,4 +1,4 @@
-"""Training one cell in its run folder: claim it, train or continue, and write the result last."""
+"""Training one cell in its run folder: claim it, train or continue, and write the result last and once."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from depthbench.code_hash import code_hash
 from depthbench.cost.flops import training_flops
 from depthbench.data.batches import TokenData
 from depthbench.errors import UserError
-from depthbench.files import read_json, write_json
+from depthbench.files import create_json, read_json, write_json
 from depthbench.model.transformer import Transformer
+from depthbench.study.attempt import Attempt, Fenced
 from depthbench.study.cell import Cell
 from depthbench.study.store import RESULT_FORMAT, RunFolder
 from depthbench.train.execution import Execution, find_device
@@ -41,28 +42,35 @@ def train_cell(
     should_stop: Callable[[], bool] = never,
 ) -> str:
     """Train the cell of `folder` to its end, and say how it ended: "done", "diverged", "stopped", or "claimed" when another
-    process holds it. A run that has its result is not touched.
+    attempt holds it or has taken it over. A run that has its result is not touched.
 
     Raises:
         UserError: the tokens are not the cell's, the device is missing, a checkpoint belongs to another cell.
         Exception: whatever went wrong in training; it is recorded in `failure.json` first.
     """
-    with folder.claimed() as mine:
-        if not mine:
+    with folder.claimed() as attempt:
+        if attempt is None:
             return CLAIMED
         finished = folder.result()
         if finished is not None:
             return str(finished["status"])
         folder.failure_path.unlink(missing_ok=True)
         try:
-            return _train(folder, data, execution, report, notify, should_stop)
+            return _train(folder, attempt, data, execution, report, notify, should_stop)
+        except Fenced as error:
+            notify(str(error))
+            return CLAIMED
         except BaseException as error:
-            record_failure(folder, error)
+            if isinstance(error, Exception) and not attempt.is_current():  # with another at work in the folder, things fail
+                notify(f"attempt {attempt.number} was followed by another one, and ended with {type(error).__name__}: {error}")
+                return CLAIMED
+            _write_failure(folder, error)
             raise
 
 
 def _train(
     folder: RunFolder,
+    attempt: Attempt,
     data: TokenData,
     execution: Execution,
     report: Callable[[StepReport], None],
@@ -76,7 +84,7 @@ def _train(
             f" {data.manifest.fingerprint[:12]}; give the same data, or start in another --out"
         )
     find_device(execution.device)
-    _record_environment(folder, execution)
+    _record_environment(folder, attempt, execution)
     design = folder.design_name(cell)
     model = build_model(design, cell.shape, seed=cell.seed, **dict(cell.design.options))
     counts = count_parameters(design, cell.shape, **dict(cell.design.options))
@@ -92,10 +100,13 @@ def _train(
         report=report,
         notify=notify,
         should_stop=should_stop,
+        guard=attempt.guard,
     )
     outcome = training.run()
     if outcome.status != "stopped":
-        write_json(folder.result_path, result_of(cell, model, counts, data, outcome))
+        attempt.guard()
+        if not create_json(folder.result_path, result_of(cell, model, counts, data, outcome)):
+            raise Fenced(f"{folder.path.name} has its result already, from another attempt")
     return outcome.status
 
 
@@ -133,6 +144,12 @@ def result_of(cell: Cell, model: Transformer, counts: ParameterCounts, data: Tok
 
 
 def record_failure(folder: RunFolder, error: BaseException) -> None:
+    """Note that a run failed whose process is gone, unless another one has taken the run over."""
+    if not folder.is_claimed():
+        _write_failure(folder, error)
+
+
+def _write_failure(folder: RunFolder, error: BaseException) -> None:
     """Write `failure.json`: the last line for tables, the traceback for whoever mends it."""
     line = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}".rstrip(": ")
     with suppress(OSError):  # a full disk must not hide the error that is on its way up
@@ -142,19 +159,21 @@ def record_failure(folder: RunFolder, error: BaseException) -> None:
         )
 
 
-def _record_environment(folder: RunFolder, execution: Execution) -> None:
+def _record_environment(folder: RunFolder, attempt: Attempt, execution: Execution) -> None:
     """`environment.json`: one entry an attempt, so that a resumed run shows every machine it ran on."""
     path = folder.path / "environment.json"
     attempts = read_json(path)["attempts"] if path.exists() else []
     device = torch.cuda.get_device_name(execution.device) if execution.device.startswith("cuda") else platform.processor()
     attempts.append(
         {
+            "attempt": attempt.number,
             "depthbench": depthbench.__version__,
             "python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": np.__version__,
             "platform": platform.platform(),
             "host": platform.node(),
+            "job": asdict(attempt.owner.job) if attempt.owner.job else None,
             "cores": os.cpu_count(),
             "device_name": device or platform.machine(),
             "execution": asdict(execution),

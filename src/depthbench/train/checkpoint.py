@@ -24,6 +24,7 @@ from depthbench.files import canonical_json
 FORMAT = 1
 KEEP = 2
 UNUSABLE = ".unusable"
+TAIL_BYTES = 1 << 16  # more than the longest metrics row
 _CONTENT_KEY, _CONTENT_CRC_KEY = "depthbench", "depthbench_crc32"
 
 
@@ -42,12 +43,26 @@ class Position:
     seconds: float = 0.0
 
 
-def save_checkpoint(folder: Path, identity: str, position: Position, tensors: Mapping[str, torch.Tensor]) -> None:
+def unguarded() -> None:
+    """Nobody else writes."""
+
+
+def save_checkpoint(
+    folder: Path,
+    identity: str,
+    position: Position,
+    tensors: Mapping[str, torch.Tensor],
+    guard: Callable[[], None] = unguarded,
+) -> None:
     """Write the checkpoint of `position`, then drop all but the newest two.
+
+    `guard` is called before anything in the folder changes, and again before the new one takes its place, since writing a large one
+    takes a while; what it raises leaves the others as they were.
 
     Raises:
         UserError: it cannot be written (no space, no permission). The old ones stay as they were.
     """
+    guard()
     on_cpu = _unshared(tensors)
     content = {"format": FORMAT, "identity": identity, "crc32": _checksum(on_cpu), **asdict(position)}
     path = folder / f"step-{position.step:010d}.safetensors"
@@ -56,7 +71,7 @@ def save_checkpoint(folder: Path, identity: str, position: Position, tensors: Ma
         for pattern in (".*.part", ".tmp*"):  # of a killed attempt, ours and safetensors' own: first, to have their space
             for left in folder.glob(pattern):
                 left.unlink()
-        _write(path, on_cpu, canonical_json(content))
+        _write(path, on_cpu, canonical_json(content), guard)
         for old in checkpoints(folder)[KEEP:]:
             old.unlink()
     except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
@@ -64,12 +79,13 @@ def save_checkpoint(folder: Path, identity: str, position: Position, tensors: Ma
         raise UserError(f"cannot save {path}: {reason}; mend that and continue from the checkpoint before it") from error
 
 
-def _write(path: Path, tensors: Mapping[str, torch.Tensor], content: str) -> None:
+def _write(path: Path, tensors: Mapping[str, torch.Tensor], content: str, guard: Callable[[], None]) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         save_file(dict(tensors), beside, metadata={_CONTENT_KEY: content, _CONTENT_CRC_KEY: str(zlib.crc32(content.encode()))})
         with open(beside, "rb+") as file:
             os.fsync(file.fileno())
+        guard()
         os.replace(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
@@ -101,10 +117,10 @@ def set_aside(folder: Path, after: int) -> None:
 
 
 def load_checkpoint(
-    folder: Path, identity: str, notify: Callable[[str], None], metrics_bytes: int | None = None
+    folder: Path, identity: str, notify: Callable[[str], None], metrics: Path | None = None
 ) -> tuple[Position, dict[str, torch.Tensor]] | None:
     """The newest checkpoint that can be read, or None. A damaged one is passed over with a word to `notify`, and so is one that
-    counts on more metrics than the `metrics_bytes` there are.
+    counts on other rows than the file `metrics` begins with.
 
     Raises:
         UserError: a checkpoint belongs to another cell, or was written by a newer version.
@@ -112,12 +128,31 @@ def load_checkpoint(
     for path in checkpoints(folder):
         try:
             position, tensors = read_checkpoint(path, identity)
-            if metrics_bytes is not None and position.metrics_bytes > metrics_bytes:
-                raise ValueError(f"its metrics end at byte {position.metrics_bytes}, and only {metrics_bytes} are there")
+            if metrics is not None:
+                check_metrics(metrics, position)
             return position, tensors
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             notify(f"checkpoint {path} is damaged ({error}); going back to the one before it")
     return None
+
+
+def check_metrics(path: Path, position: Position) -> None:
+    """Raise ValueError unless the first `position.metrics_bytes` bytes of the file end with the whole row of `position.step`."""
+    end = position.metrics_bytes
+    have = path.stat().st_size if path.exists() else 0
+    if end > have:
+        raise ValueError(f"its metrics end at byte {end}, and only {have} are there")
+    if position.step == 0:
+        return
+    with open(path, "rb") as file:
+        file.seek(max(0, end - TAIL_BYTES))
+        *_, last, rest = (b"\n" + file.read(min(end, TAIL_BYTES))).split(b"\n")
+    try:
+        step = None if rest else json.loads(last)["step"]
+    except (ValueError, KeyError, TypeError):
+        step = None
+    if step != position.step:
+        raise ValueError(f"the metrics before byte {end} do not end with the row of step {position.step}")
 
 
 def read_checkpoint(path: Path, identity: str) -> tuple[Position, dict[str, torch.Tensor]]:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +22,13 @@ from depthbench.files import METRICS_FILE
 from depthbench.model.precision import at_least_fp32, autocast
 from depthbench.model.transformer import Transformer
 from depthbench.shape import ModelShape
-from depthbench.train.checkpoint import Position, load_checkpoint, save_checkpoint, set_aside
+from depthbench.train.checkpoint import Position, load_checkpoint, save_checkpoint, set_aside, unguarded
 from depthbench.train.execution import Execution, compile_model, find_device
 from depthbench.train.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from depthbench.train.recipe import Recipe
 
 CHECKPOINT_FOLDER = "checkpoint"
+GUARD_SECONDS = 1.0  # how long a row may be written on the word of the guard before
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ class Training:
     """One run in a folder. `run` continues from the newest good checkpoint, or begins.
 
     `identity` names the cell, so that a checkpoint of another one is refused. `report` hears of every update, `notify` of
-    anything unusual in words, and `should_stop` is asked after every update.
+    anything unusual in words, and `should_stop` is asked after every update. `guard` is called before anything in the folder changes,
+    before metrics rows at most once a second: it raises when another attempt has taken the run over, and no more is written.
     """
 
     model: Transformer
@@ -86,6 +89,7 @@ class Training:
     report: Callable[[StepReport], None] = ignore
     notify: Callable[[str], None] = ignore
     should_stop: Callable[[], bool] = never
+    guard: Callable[[], None] = unguarded
 
     def __post_init__(self) -> None:
         self.device = find_device(self.execution.device)
@@ -95,6 +99,7 @@ class Training:
         self.optimizer = make_optimizer(self.model, self.recipe, self.execution.fused)
         self.position = Position()
         self.saved_at = time.monotonic()
+        self.guarded_at = -math.inf
 
     def run(self) -> Outcome:
         """Train to the end, to divergence, or until asked to stop."""
@@ -200,15 +205,35 @@ class Training:
         return {"loss": found.loss if finite else None, "bits_per_byte": found.bits_per_byte if finite else None}
 
     def _open_metrics(self) -> BinaryIO:
-        """The metrics file, cut back to where the checkpoint was taken: no row is lost or written twice."""
+        """The metrics file, cut back to where the checkpoint was taken: no row is lost or written twice.
+
+        It is a new file under the old name, so that an earlier attempt which lives on unnoticed writes into a file without a name.
+        """
         path = self.folder / METRICS_FILE
-        path.touch()
-        file = open(path, "r+b")  # noqa: SIM115 (the caller closes it)
-        file.truncate(self.position.metrics_bytes)
-        file.seek(0, os.SEEK_END)
+        self.guard()
+        for left in self.folder.glob(f".{METRICS_FILE}.*.part"):  # of an attempt that was killed right here
+            left.unlink(missing_ok=True)
+        beside = path.with_name(f".{METRICS_FILE}.{uuid.uuid4().hex}.part")
+        file = open(beside, "xb")  # noqa: SIM115 (the caller closes it)
+        try:
+            if self.position.metrics_bytes:
+                with open(path, "rb") as before:
+                    file.write(before.read(self.position.metrics_bytes))
+            file.flush()
+            os.fsync(file.fileno())
+            self.guard()
+            os.replace(beside, path)
+        except BaseException:
+            file.close()
+            beside.unlink(missing_ok=True)
+            raise
         return file
 
     def _write_row(self, metrics: BinaryIO, row: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if now - self.guarded_at >= GUARD_SECONDS:
+            self.guard()
+            self.guarded_at = now
         metrics.write(json.dumps(row, allow_nan=False).encode() + b"\n")
         metrics.flush()
         self.position.metrics_bytes = metrics.tell()
@@ -225,21 +250,21 @@ class Training:
         tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
         if not final:
             tensors |= optimizer_tensors(self.model, self.optimizer)
+        self.guard()
         with open(self.folder / METRICS_FILE, "rb") as metrics:
             os.fsync(metrics.fileno())  # rows reach the disk before the checkpoint that counts on them
-        save_checkpoint(self.folder / CHECKPOINT_FOLDER, self.identity, self.position, tensors)
+        save_checkpoint(self.folder / CHECKPOINT_FOLDER, self.identity, self.position, tensors, self.guard)
         self.saved_at = time.monotonic()
 
     def _restore(self) -> None:
         """Continue from the newest checkpoint whose metrics are all there."""
-        metrics = self.folder / METRICS_FILE
-        have = metrics.stat().st_size if metrics.exists() else 0
         checkpoints = self.folder / CHECKPOINT_FOLDER
-        loaded = load_checkpoint(checkpoints, self.identity, self.notify, have)
+        loaded = load_checkpoint(checkpoints, self.identity, self.notify, self.folder / METRICS_FILE)
         if loaded is not None:
             self.position, tensors = loaded
             self.model.load_state_dict(_model_tensors(tensors))
             load_optimizer_tensors(self.model, self.optimizer, tensors)
+        self.guard()
         set_aside(checkpoints, after=self.position.step)  # they count on metrics that are about to be written anew
 
 

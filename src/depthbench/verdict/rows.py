@@ -1,4 +1,4 @@
-"""The table a report is made from: one row a finished run, as text for `results.csv`, and what may stand in one table."""
+"""What a report is made from: one row a finished run, the columns of a table, and the rows as text for `results.csv`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields, replace
 
 from depthbench.errors import UserError
 from depthbench.text import plain
@@ -21,15 +20,19 @@ DESIGNS = ("preln", "sandwich", "lns", "deepnorm", "keel", "hc", "mhc", "attnres
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes that make two runs comparable: one column of the table."""
+    """The sizes that make two runs comparable: one column of the table.
+
+    The feed-forward width is not one of them, since budgets that match totals narrow it design by design. `d_ff` is set only in a
+    table in which one design was trained with several at the same sizes (see `columns`).
+    """
 
     n_layers: int
     d_model: int
     n_heads: int
     n_kv_heads: int
-    d_ff: int
     vocab_size: int
     context: int
+    d_ff: int | None = None
 
     @property
     def aspect_ratio(self) -> float:
@@ -44,7 +47,7 @@ class Shape:
     @property
     def order(self) -> tuple[int, ...]:
         """Sorts from shallow and wide to deep and narrow."""
-        return self.n_layers, -self.d_model, self.d_ff, self.n_heads, self.n_kv_heads, self.vocab_size, self.context
+        return self.n_layers, -self.d_model, self.d_ff or 0, self.n_heads, self.n_kv_heads, self.vocab_size, self.context
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,8 @@ class ResultRow:
     and `bits_per_byte` the same over UTF-8 bytes; both are None for a diverged run, which has `diverged_step` instead.
     `backbone_parameters` counts the blocks, `total_parameters` adds embedding, head and final norm; both include
     `design_parameters`, those the design brings along. `flops` are training FLOPs, `recipe_hash` is of the recipe without its
-    learning rate, `code_hash` of the code that decides results, `run` is the folder's name. Raises `UserError` for a status and loss
-    that contradict each other.
+    learning rate, `code_hash` of the code that decides results, `run` is the folder's name. Raises `UserError` for a status and a
+    loss that contradict each other.
     """
 
     design: str
@@ -102,8 +105,8 @@ class ResultRow:
 
     @property
     def shape(self) -> Shape:
-        """The sizes of its model."""
-        return Shape(self.n_layers, self.d_model, self.n_heads, self.n_kv_heads, self.d_ff, self.vocab_size, self.context)
+        """The sizes of its model without its `d_ff`."""
+        return Shape(self.n_layers, self.d_model, self.n_heads, self.n_kv_heads, self.vocab_size, self.context)
 
     @property
     def aspect_ratio(self) -> float:
@@ -116,39 +119,30 @@ class ResultRow:
         return f"{self.design}[{self.options}]" if self.options else self.design
 
 
-def one_table(rows: Sequence[ResultRow], where: str | Path) -> list[ResultRow]:
-    """The rows in the order of every table: design, depth, learning rate, seed. `where` names their study in errors.
-
-    Raises `UserError` if there are none, if their validation sets differ, or if two describe the same cell.
-    """
-    if not rows:
-        raise UserError(f"no finished results in {where}; run the study, or wait for its first cell")
-    by_hash: dict[str, list[str]] = {}
-    for row in rows:
-        by_hash.setdefault(row.validation_sha256, []).append(row.run)
-    if len(by_hash) > 1:
-        sides = "; ".join(f"{digest[:12]}: {_some(sorted(runs))}" for digest, runs in sorted(by_hash.items()))
-        raise UserError(f"results on different validation sets cannot share a table ({sides}); report them from separate folders")
-    seen: dict[tuple[object, ...], str] = {}
-    for row in rows:
-        cell = (row.label, row.shape, row.learning_rate, row.seed)
-        if cell in seen:
-            # Counted as two seeds, they would make up a spread.
-            raise UserError(
-                f"runs {seen[cell]} and {row.run} have one design, shape, learning rate and seed, but another recipe, data or code;"
-                " report them from separate folders"
-            )
-        seen[cell] = row.run
+def in_order(rows: Iterable[ResultRow]) -> list[ResultRow]:
+    """The rows in the order of every table: design, depth, learning rate, seed."""
     return sorted(rows, key=_order)
-
-
-def _some(runs: list[str], most: int = 2) -> str:
-    return ", ".join(runs[:most]) + (f" and {len(runs) - most} more" if len(runs) > most else "")
 
 
 def _order(row: ResultRow) -> tuple[object, ...]:
     rank = DESIGNS.index(row.design) if row.design in DESIGNS else len(DESIGNS)
-    return rank, row.design, row.options, row.shape.order, row.learning_rate, row.seed
+    return rank, row.design, row.options, row.shape.order, row.d_ff, row.learning_rate, row.seed
+
+
+def columns(rows: Sequence[ResultRow]) -> list[Shape]:
+    """The column of every row of a table: its sizes, and in all columns `d_ff` too if one design has several at the same sizes.
+
+    Then runs with and without a narrowed feed-forward are in one table, and no design may be compared with itself narrowed.
+    """
+    if several_d_ff(rows):
+        return [replace(row.shape, d_ff=row.d_ff) for row in rows]
+    return [row.shape for row in rows]
+
+
+def several_d_ff(rows: Sequence[ResultRow]) -> bool:
+    """Whether one design was trained with several `d_ff` at the same sizes."""
+    widths = {(row.label, row.shape, row.d_ff) for row in rows}
+    return len(widths) > len({(label, shape) for label, shape, _ in widths})
 
 
 def short_names(labels: Sequence[str]) -> dict[str, str]:

@@ -1,10 +1,8 @@
-"""From runs to numbers: the mean over seeds of every design and shape, and how each design's loss moves with depth.
+"""From the runs of one table to numbers: every design and shape at its best learning rate, mean and spread over seeds.
 
-Conventions: of the learning rates tried, each design and shape stands at the one with the lowest mean loss
-over its seeds; one at which a seed diverged is worse than any other. Spread is the sample standard deviation over seeds
-(n - 1). The *depth trend* is the least-squares slope of mean loss against log2(n_layers), in nats per token and doubling of
-depth (negative: deeper is better); the *depth gain* is the loss at the widest shape minus the loss at the deepest (positive:
-deeper is better). Both use only the shapes that every compared design has finished. They are point estimates.
+Spread is the sample standard deviation over seeds (n - 1). Which learning rate is best is for `choose_rate` to say, so that a
+search and a report agree; choosing the lowest of several losses flatters each cell a little, and all cells alike, since the grid is
+the same for all. What follows from the numbers is in `verdicts`.
 """
 
 from __future__ import annotations
@@ -14,7 +12,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from depthbench.verdict.rows import ResultRow, Shape, short_names
+from depthbench.verdict.rates import RateChoice, choose_rate
+from depthbench.verdict.rows import ResultRow, Shape, columns, short_names
 
 CONVENTIONS = {
     "loss": "validation loss in nats per token, mean over seeds",
@@ -30,17 +29,19 @@ CONVENTIONS = {
 @dataclass(frozen=True)
 class CellSummary:
     """One design at one shape. `loss`, `loss_sd` (None with one seed) and the speeds are of the runs at `learning_rate`, one run
-    a seed; where every learning rate saw a seed diverge, they and the learning rate are None and `seeds` is empty.
+    a seed, whose losses are `seed_losses` in the order of `seeds`; where every learning rate saw a seed diverge, they and the
+    learning rate are None, and `seeds` and `seed_losses` are empty. `choice` has every learning rate tried.
     """
 
     label: str
     shape: Shape
-    learning_rate: float | None
+    d_ff: int
+    choice: RateChoice
     loss: float | None
     loss_sd: float | None
     bits_per_byte: float | None
     seeds: tuple[int, ...]
-    learning_rates: tuple[float, ...]
+    seed_losses: tuple[float, ...]
     n_runs: int
     diverged_steps: tuple[int, ...]
     backbone_parameters: int
@@ -51,6 +52,16 @@ class CellSummary:
     flops: float
     seconds: float | None
     tokens_per_second: float | None
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The best of the learning rates tried."""
+        return self.choice.chosen
+
+    @property
+    def learning_rates(self) -> tuple[float, ...]:
+        """All learning rates tried, from the lowest."""
+        return tuple(item.rate for item in self.choice.tried)
 
     @property
     def own_share(self) -> float:
@@ -88,56 +99,56 @@ class Summary:
         """The cells with a loss."""
         return [cell for cell in self.cells if cell.loss is not None]
 
+    def d_ff_span(self, shape: Shape) -> tuple[int, int]:
+        """The smallest and the largest `d_ff` in a column: they differ where it was narrowed to match totals."""
+        widths = [cell.d_ff for cell in self.cells if cell.shape == shape]
+        return min(widths), max(widths)
+
 
 def aggregate(rows: Sequence[ResultRow]) -> Summary:
-    """Summarise `rows`, which are those of one table in its order (see `one_table`)."""
+    """Summarise `rows`, which are those of one table in its order (see `tables`)."""
     names = short_names([row.label for row in rows])
     groups: dict[tuple[str, Shape], list[ResultRow]] = {}
-    for row in rows:
-        groups.setdefault((names[row.label], row.shape), []).append(row)
-    cells = tuple(_cell(label, group) for (label, _), group in groups.items())
+    for row, shape in zip(rows, columns(rows), strict=True):
+        groups.setdefault((names[row.label], shape), []).append(row)
+    cells = tuple(_cell(label, shape, group) for (label, shape), group in groups.items())
     labels = tuple(dict.fromkeys(names.values()))
-    shapes = tuple(sorted({row.shape for row in rows}, key=lambda shape: shape.order))
+    shapes = tuple(sorted({cell.shape for cell in cells}, key=lambda shape: shape.order))
     compared = _compared(cells, shapes)
     trends = tuple(_trend(label, [cell for cell in cells if cell.label == label], compared) for label in labels)
     return Summary(labels, shapes, cells, compared, trends)
 
 
-def _cell(label: str, rows: Sequence[ResultRow]) -> CellSummary:
-    rates: dict[float, list[ResultRow]] = {}
+def _cell(label: str, shape: Shape, rows: Sequence[ResultRow]) -> CellSummary:
+    losses: dict[float, dict[int, float | None]] = {}
     for row in rows:
-        rates.setdefault(row.learning_rate, []).append(row)
-    best = min(rates, key=lambda rate: _mean_loss(rates[rate]))
-    runs = rates[best] if math.isfinite(_mean_loss(rates[best])) else []
-    losses = [row.loss for row in runs if row.loss is not None]
+        losses.setdefault(row.learning_rate, {})[row.seed] = row.loss
+    choice = choose_rate(losses)
+    runs = sorted((row for row in rows if row.learning_rate == choice.chosen), key=lambda row: row.seed)
+    seed_losses = tuple(row.loss for row in runs if row.loss is not None)
     bits = [row.bits_per_byte for row in runs if row.bits_per_byte is not None]
-    steps = sorted(row.diverged_step for row in rows if row.loss is None and row.diverged_step is not None)
-    first = rows[0]
+    furthest = max(rows, key=lambda row: row.steps)  # a diverged run has fewer updates than its recipe says
     return CellSummary(
         label=label,
-        shape=first.shape,
-        learning_rate=best if runs else None,
-        loss=_mean(losses),
-        loss_sd=statistics.stdev(losses) if len(losses) > 1 else None,
+        shape=shape,
+        d_ff=furthest.d_ff,
+        choice=choice,
+        loss=_mean(seed_losses),
+        loss_sd=statistics.stdev(seed_losses) if len(seed_losses) > 1 else None,
         bits_per_byte=_mean(bits) if len(bits) == len(runs) else None,
-        seeds=tuple(sorted(row.seed for row in runs)),
-        learning_rates=tuple(sorted(rates)),
+        seeds=tuple(row.seed for row in runs),
+        seed_losses=seed_losses,
         n_runs=len(rows),
-        diverged_steps=tuple(steps),
-        backbone_parameters=first.backbone_parameters,
-        total_parameters=first.total_parameters,
-        design_parameters=first.design_parameters,
-        tokens=first.tokens,
-        steps=first.steps,
-        flops=first.flops,
+        diverged_steps=tuple(sorted(row.diverged_step for row in rows if row.diverged_step is not None)),
+        backbone_parameters=furthest.backbone_parameters,
+        total_parameters=furthest.total_parameters,
+        design_parameters=furthest.design_parameters,
+        tokens=furthest.tokens,
+        steps=furthest.steps,
+        flops=furthest.flops,
         seconds=_mean([row.seconds for row in runs]),
         tokens_per_second=_mean([row.tokens_per_second for row in runs]),
     )
-
-
-def _mean_loss(runs: Iterable[ResultRow]) -> float:
-    """Mean over seeds; infinite as soon as one diverged."""
-    return statistics.fmean(math.inf if row.loss is None else row.loss for row in runs)
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -145,18 +156,24 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _compared(cells: Sequence[CellSummary], shapes: Sequence[Shape]) -> tuple[Shape, ...]:
-    """The shapes with a loss for every design that has a trend at all, that is losses at two depths or more.
+    """The shapes with a loss for every design that can be compared: one with losses at two depths or more that diverges at no shape
+    which another design finished.
 
-    A design that has only begun is left out instead of taking the trend from the others.
+    So neither a design that has only begun nor one that diverges takes the comparison from the others.
     """
-    finished: dict[str, set[Shape]] = {}
+    finished = _shapes_of(cell for cell in cells if cell.loss is not None)
+    failed = _shapes_of(cell for cell in cells if cell.loss is None)
+    begun = {label: found for label, found in finished.items() if len({shape.n_layers for shape in found}) > 1}
+    alive = set().union(*finished.values())
+    standing = [found for label, found in begun.items() if not failed.get(label, set()) & alive] or list(begun.values())
+    return tuple(shape for shape in shapes if standing and all(shape in found for found in standing))
+
+
+def _shapes_of(cells: Iterable[CellSummary]) -> dict[str, set[Shape]]:
+    found: dict[str, set[Shape]] = {}
     for cell in cells:
-        if cell.loss is not None:
-            finished.setdefault(cell.label, set()).add(cell.shape)
-    comparable = [found for found in finished.values() if len({shape.n_layers for shape in found}) > 1]
-    if not comparable:
-        return ()
-    return tuple(shape for shape in shapes if all(shape in found for found in comparable))
+        found.setdefault(cell.label, set()).add(cell.shape)
+    return found
 
 
 def _trend(label: str, cells: Sequence[CellSummary], compared: Sequence[Shape]) -> Trend:

@@ -1,0 +1,24 @@
+"""The charts of a report, each one Altair specification that becomes HTML, PNG and PDF."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from depthbench.report.charts import aspect_ratio, depth_gain, learning_rate
+from depthbench.report.charts.save import remove_others, save
+from depthbench.report.content import Content
+
+if TYPE_CHECKING:
+    import altair as alt
+
+__all__ = ["all_charts", "remove_others", "save"]
+
+
+def all_charts(content: Content) -> dict[str, alt.ConcatChart]:
+    """The charts that `content` has numbers for, by the name of their files."""
+    found = {aspect_ratio.NAME: aspect_ratio.loss_vs_aspect_ratio(content)}
+    if learning_rate.has_search(content):
+        found[learning_rate.NAME] = learning_rate.loss_vs_learning_rate(content)
+    if depth_gain.has_gain(content):
+        found[depth_gain.NAME] = depth_gain.depth_gain(content)
+    return found
