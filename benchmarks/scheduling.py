@@ -1,4 +1,4 @@
-"""What scheduling costs: a study of many dummy cells, its wall time against the training time inside it, and how long `status` takes.
+"""What scheduling costs: a study of many dummy cells, its wall time against the training time inside it, and the time of `status`.
 
 A dummy cell is one update of a one-layer model, so nearly all of the time is the runner, the worker's fixed costs and the disk.
 """

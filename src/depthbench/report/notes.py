@@ -54,8 +54,8 @@ def edges_note(summary: Summary) -> str:
         return ""
     named = some([f"{cell.label} {cell.shape.name} ({edge_text(cell)})" for cell in cells])
     return (
-        f"{len(cells)} of {len(summary.drawn)} cells have their best learning rate on an edge of those tried, so a better one may lie"
-        f" beyond: {named}."
+        f"{len(cells)} of {len(summary.drawn)} cells have their best learning rate on an edge of those tried, so a better one may"
+        f" lie beyond: {named}."
     )
 
 

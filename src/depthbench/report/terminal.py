@@ -23,20 +23,19 @@ MISSING_LINES = 5
 NOTE_LINES = 14  # of a section; all are in summary.json
 LOSS_LEGEND = "* lowest of its column; a column is layers × width, aspect ratio AR (width / layers), total parameters"
 D_FF_LEGEND = ", and d_ff where it differs between designs"
-EDGE_LEGEND = (
-    f"{ABOVE} {BELOW} best at the highest ({ABOVE}) or lowest ({BELOW}) learning rate tried: a better one may lie beyond"
-)
+EDGE_LEGEND = f"{ABOVE} {BELOW} best at the highest ({ABOVE}) or lowest ({BELOW}) learning rate tried: a better one may lie beyond"
 TREND_LEGEND = (
-    "slope: nats per token for each doubling of depth, below 0 if deeper is better; gain: loss at the widest compared shape minus loss"
-    " at the deepest; best shape: lowest loss of all shapes; own params: the design's own parameters relative to all others of the"
-    " model, at most"
+    "slope: nats per token for each doubling of depth, below 0 if deeper is better; gain: loss at the widest compared shape"
+    " minus loss at the deepest; best shape: lowest loss of all shapes; own params: the design's own parameters relative to all"
+    " others of the model, at most"
 )
 PAIR_LEGEND = (
-    "gain difference above 0: the design gains more from depth; loss difference (mean over the compared shapes) below 0: the design is"
-    " better; differ: p at most 0.05"
+    "gain difference above 0: the design gains more from depth; loss difference (mean over the compared shapes) below 0: the design"
+    " is better; differ: p at most 0.05"
 )
 LAW_LEGEND = (
-    "A is the part of the loss that falls, at the geometric mean of the tiers; predicts: total parameters at which the law may be asked"
+    "A is the part of the loss that falls, at the geometric mean of the tiers; predicts: total parameters at which the law may be"
+    " asked"
 )
 MOVE_LEGEND = (
     "parameters of a tier: aspect ratio with the lowest loss, by a parabola; >= <= on an edge of the shapes trained; ? fewer than"

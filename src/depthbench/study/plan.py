@@ -22,8 +22,8 @@ CPU_UTILISATION = 0.25
 @dataclass(frozen=True)
 class PlanRow:
     """All cells of one design and shape: `cells` runs (`most_cells` if a search is widened to its limit) of `steps` updates,
-    `tokens` tokens and `flops` FLOPs each. `off_total` is the total relative to Pre-LN's at this depth and width; `matched` is False
-    where `match="total"` could not bring it within its tolerance.
+    `tokens` tokens and `flops` FLOPs each. `off_total` is the total relative to Pre-LN's at this depth and width; `matched` is
+    False where `match="total"` could not bring it within its tolerance.
     """
 
     design: str

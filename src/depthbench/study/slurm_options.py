@@ -19,8 +19,8 @@ class SlurmOptions:
     """What a job asks the site for; what is empty or 0 is left to the site.
 
     `time` is in minutes (also written as `H:MM:SS` or `D-HH:MM`). `gpus` and `mem` are per node; `cpus` per node, 0 for the threads
-    of its processes. `nodes` above 1 spreads one cell over several. `array_parallelism` is how many jobs of one array may run at once,
-    `max_array` how many cells go into one array, 0 for as many as the site allows. `setup` is shell to run first, `;` between
+    of its processes. `nodes` above 1 spreads one cell over several. `array_parallelism` is how many jobs of one array may run at
+    once, `max_array` how many cells go into one array, 0 for as many as the site allows. `setup` is shell to run first, `;` between
     commands. `extra` holds further options of sbatch, given as `sbatch.reservation=night`.
     """
 

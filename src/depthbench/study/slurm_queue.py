@@ -46,8 +46,8 @@ class JobRef:
 
 @dataclass(frozen=True)
 class Ticket:
-    """What a run folder's `job.json` says: element `index` of the submission called `name` is to train the run. `job` is its id, empty
-    while the submission is under way: a queue that knows the name then knows the job.
+    """What a run folder's `job.json` says: element `index` of the submission called `name` is to train the run. `job` is its id,
+    empty while the submission is under way: a queue that knows the name then knows the job.
     """
 
     name: str

@@ -75,8 +75,9 @@ class Training:
     """One run in a folder. `run` continues from the newest good checkpoint, or begins.
 
     `identity` names the cell, so that a checkpoint of another one is refused. `report` hears of every update, `notify` of
-    anything unusual in words, and `should_stop` is asked after every update. `guard` is called before anything in the folder changes,
-    before metrics rows at most once a second: it raises when another attempt has taken the run over, and no more is written.
+    anything unusual in words, and `should_stop` is asked after every update. `guard` is called before anything in the folder
+    changes, before metrics rows at most once a second: it raises when another attempt has taken the run over, and no more is
+    written.
     """
 
     model: Transformer

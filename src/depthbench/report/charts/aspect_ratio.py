@@ -20,8 +20,8 @@ NAME = "loss_vs_aspect_ratio"
 def loss_vs_aspect_ratio(content: Content) -> alt.ConcatChart:
     """Mean loss of every design and shape, with bars of ± one standard deviation where there are seeds.
 
-    Cells without a loss are not drawn; the caption names them and counts the missing runs. Loss axes do not start at zero, and every
-    panel has its own.
+    Cells without a loss are not drawn; the caption names them and counts the missing runs. Loss axes do not start at zero, and
+    every panel has its own.
     """
     several = len(content.sections) > 1
     width = 400 if several else 480

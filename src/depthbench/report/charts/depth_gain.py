@@ -92,12 +92,13 @@ def _tooltips() -> list[alt.Tooltip]:
 def _caption(sections: Sequence[Section]) -> list[str]:
     designs = [design for section in sections for design in section.with_gain]
     certain = [design for design in designs if design.n > 1]
-    found = [_ends(section) for section in sections[:1]] if len(sections) == 1 else ["Loss at the widest minus loss at the deepest compared shape."]
+    found = [_ends(sections[0]) if len(sections) == 1 else "Loss at the widest minus loss at the deepest compared shape."]
     if not certain:
         return [*found, "One seed: point estimates without interval, rank or verdict, in the order of the tables."]
     counts = sorted({design.n for design in certain})
     span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    found.append(f"Bars: 95 % intervals over {span} paired seeds, unadjusted. In brackets: ranks that the pairs allow after Holm's adjustment.")
+    found.append(f"Bars: 95 % intervals over {span} paired seeds, unadjusted.")
+    found.append("In brackets: ranks that the pairs allow after Holm's adjustment.")
     if len(certain) < len(designs):
         found.append("Hollow: one seed, so no interval and no rank.")
     if any(design.verdict for design in designs):

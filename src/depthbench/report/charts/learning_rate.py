@@ -144,6 +144,7 @@ def _band(marks: list[dict[str, Any]], scheme: Scheme, axes: _Axes, bottom: bool
     found: list[Any] = [limit]
     for row in range(axes.band // BAND):
         crosses = alt.Chart({"values": [mark for mark in marks if mark["row"] == row]})
+        rate = alt.Tooltip("rate:Q", title="learning rate")
         crosses = crosses.mark_point(shape=CROSS, size=45, strokeWidth=1.5)
         found.append(
             crosses.encode(
@@ -151,7 +152,7 @@ def _band(marks: list[dict[str, Any]], scheme: Scheme, axes: _Axes, bottom: bool
                 y=alt.value(BAND * row + BAND / 2),
                 color=scheme.colour(),
                 opacity=scheme.opacity(),
-                tooltip=[alt.Tooltip("design:N"), alt.Tooltip("rate:Q", title="learning rate"), alt.Tooltip("text:N", title="diverged")],
+                tooltip=[alt.Tooltip("design:N"), rate, alt.Tooltip("text:N", title="diverged")],
             )
         )
     if labelled:

@@ -52,6 +52,7 @@ class Scheme:
         self._looks = [style[label] for label in self.labels]
 
     def legend(self) -> alt.Legend:
+        """The legend of designs, the same in every chart."""
         import altair as alt
 
         return alt.Legend(title="design", symbolSize=80, symbolStrokeWidth=0, symbolOpacity=1, labelLimit=LABEL_LIMIT)
@@ -110,8 +111,7 @@ def of_shapes(shapes: Iterable[Shape]) -> list[tuple[float, int]]:
 
 
 def figure(panels: Sequence[Any], columns: int, name: str, title: str, caption: Iterable[str], width: int) -> alt.ConcatChart:
-    """`panels` in rows of `columns` under a title and a caption that is wrapped to `width` pixels.
-    """
+    """`panels` in rows of `columns` under a title and a caption that is wrapped to `width` pixels."""
     import altair as alt
 
     heading = f"{plain(title)}: {name[0].lower()}{name[1:]}" if title else name
