@@ -158,9 +158,9 @@ def test_one_folder_may_hold_several_recipes(capsys, tmp_path, tokens_folder):
     words = ["run", f"{tmp_path}/my_study.py:study", "--data", tokens_folder, "--out", tmp_path / "out", "--designs", "preln"]
     for steps in (2, 3):
         code, out, _ = said(capsys, *words, "--n-layers", 1, 2, "--steps", steps)
-        assert code == 0 and f"{steps} steps" in out and "@" not in out  # a run reports on its own cells
+        assert code == 0 and f"{steps} updates" in out and f"{5 - steps} updates" not in out  # a run reports on its own cells
     code, out, _ = said(capsys, "report", tmp_path / "out")
-    assert code == 0 and "preln@2-steps" in out and "preln@3-steps" in out
+    assert code == 0 and "2 updates" in out and "3 updates" in out
 
 
 def test_damaged_run_folders_are_named_and_the_rest_goes_on(capsys, tmp_path, tokens_folder):
@@ -201,6 +201,17 @@ def test_huge_numbers_are_only_numbers(capsys):
         (["plan", "quick", "--steps", "5", "--tokens-per-parameter", "2"], "give one"),
         (["plan", "quick", "--learning-rates", "0"], "learning_rate must be above 0"),
         (["plan", "quick", "--learning-rates", "nan"], "must be a finite number"),
+        (["plan", "quick", "--learning-rates", "-0.1"], "learning_rate must be above 0, got -0.1"),
+        (["plan", "quick", "--learning-rates"], "--learning-rates is empty"),
+        (["run", "tiny", "--seeds", "--designs", "hc"], "--seeds is empty"),
+        (["plan", "quick", "--seeds", "-1"], "seeds must be whole numbers of at least 0"),
+        (["plan", "quick", "--seeds", "1", "1"], "seeds repeat: 1 1"),
+        (["plan", "quick", "--lr-policy", "per_cells"], "lr_policy must be 'fixed' or 'per_design' or 'per_cell'"),
+        (["plan", "quick", "--lr-policy", "per_cell"], "needs at least 2 learning_rates"),
+        (["plan", "quick", "--widen", "2"], "--widen is for a search"),
+        (["plan", "tiny", "--widen", "-1"], "widen must be at least 0"),
+        (["plan", "tiny", "--learning-rates", "0.5", "0.1"], "must increase"),
+        (["plan", "ladder", "--n-layers", "4"], "--n-layers cannot replace them all"),
         (["plan", "quick", "--n-layers", "4000"], "too small for 4000 layers"),
         (["designs", "hcc"], "did you mean 'hc'"),
         (["designs", "hc[stream=2]"], "did you mean 'streams'"),

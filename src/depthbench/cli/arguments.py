@@ -280,3 +280,4 @@ Verb = (
     | Annotated[Report, subcommand("report")]
 )
 VERBS = ("shapes", "designs", "data", "train", "plan", "run", "status", "report")
+LISTS = ("--designs", "--n-layers", "--learning-rates", "--seeds")

@@ -65,6 +65,7 @@ def parse(words: list[str]) -> object:
         words = ["--help"]
     if not words[0].startswith("-") and words[0] not in arguments.VERBS:
         raise unknown("command", words[0], arguments.VERBS)
+    refuse_empty_lists(words)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -79,6 +80,13 @@ def parse(words: list[str]) -> object:
         if leaving.code in (0, None):
             raise
         raise UserError(one_line(said.getvalue(), words)) from None
+
+
+def refuse_empty_lists(words: Sequence[str]) -> None:
+    """An option that takes a list, given without a value, is an error: it must not mean the default in silence."""
+    for word, after in pairwise([*words, "--"]):
+        if word in arguments.LISTS and after.startswith("--"):
+            raise UserError(f"{word} is empty; give at least one value, or leave it out")
 
 
 def one_line(box: str, words: list[str]) -> str:

@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from depthbench.cli import arguments
 from depthbench.cli.output import console, make_table, print_json
-from depthbench.cli.setup import cores, find_tokens, is_small, open_study, pin
+from depthbench.cli.setup import cores, find_tokens, is_small, open_study, pin, warn_of_budget
 from depthbench.data import TokenData, default_data
 from depthbench.data.defaults import DEFAULTS
 from depthbench.data.manifest import MANIFEST
@@ -31,6 +31,7 @@ def plan(verb: arguments.Plan) -> int:
     workers = verb.workers or (cores() if is_small(study.solved_shapes(), "cpu") else 1)
     rate, how = _rate(verb.flops_per_second)
     seconds, most = (total_flops(rows, most) / rate / workers for most in (False, True))
+    warn_of_budget(study)
     if verb.json:
         content = {
             "study": study.name,

@@ -8,7 +8,7 @@ from pathlib import Path
 from depthbench.cli import arguments
 from depthbench.cli.display import make_watcher
 from depthbench.cli.output import console, print_json
-from depthbench.cli.setup import cores, execution_for, find_tokens, is_small, open_study, pin, warn
+from depthbench.cli.setup import cores, execution_for, find_tokens, is_small, open_study, pin, warn_of_budget
 from depthbench.data import TokenData
 from depthbench.errors import UserError
 from depthbench.files import make_folder
@@ -37,19 +37,12 @@ def run(verb: arguments.Run) -> int:
     data = TokenData.open(tokens)
     for shape in shapes:
         check_data(shape, study.recipe, data)
-    _warn_of_budget(study)
+    warn_of_budget(study)
     work = StudyWork(study, pin(source, data))
     refuse_unmatched(work)
     out = make_folder(verb.out or Path("runs") / study.name)
     done = Runner(work, tokens, out, workers=workers, execution=execution, watcher=make_watcher()).run()
     return _conclude(study, work, out, done, verb.json)
-
-
-def _warn_of_budget(study: Study) -> None:
-    for tier in study.all_tiers():
-        for shape in tier.shapes:
-            if abs(tier.budget.miss(shape)) > tier.budget.tolerance:
-                warn(f"{shape.n_layers} × {shape.d_model} lies {tier.budget.miss(shape):+.1%} off its budget")
 
 
 def _conclude(study: Study, work: StudyWork, out: Path, done: Report, as_json: bool) -> int:

@@ -71,6 +71,14 @@ def execution_for(hardware: arguments.Hardware, threads: int) -> Execution:
     return Execution(**{**vars(hardware), "threads": hardware.threads or threads})
 
 
+def warn_of_budget(study: Study) -> None:
+    """Name the shapes that miss their budget by more than it tolerates."""
+    for tier in study.all_tiers():
+        for shape in tier.shapes:
+            if abs(tier.budget.miss(shape)) > tier.budget.tolerance:
+                warn(f"{shape.n_layers} × {shape.d_model} lies {tier.budget.miss(shape):+.1%} off its budget")
+
+
 def warn(text: str) -> None:
     """A line on stderr."""
     print(f"warning: {text}", file=sys.stderr)

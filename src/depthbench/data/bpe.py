@@ -134,7 +134,7 @@ def read_tokenizer(path: Path, name: str, eos: str | int = "") -> BpeTokenizer:
     except OSError as error:
         raise UserError(f"cannot read tokenizer {path}: {error.strerror}") from error
     try:
-        core = tokenizers.Tokenizer.from_buffer(file)
+        core = tokenizers.Tokenizer.from_str(checked_text(file))
         vocabulary = core.get_vocab(with_added_tokens=True)
     except Exception as error:  # the library raises plain Exceptions
         raise UserError(f"{path} is no {TOKENIZER} of Hugging Face tokenizers ({error})") from error
@@ -146,6 +146,16 @@ def read_tokenizer(path: Path, name: str, eos: str | int = "") -> BpeTokenizer:
         raise UserError(f"{path} has no token with the id {id} for EOS")
     core.add_special_tokens([token])  # some files list their EOS as ordinary text, which documents could then write
     return BpeTokenizer(core, file, name, id)
+
+
+def checked_text(file: bytes) -> str:
+    """The content of a tokenizer.json as text. Raises `ValueError` for what the library answers by ending the process."""
+    text = file.decode()
+    model = content.get("model") if isinstance(content := json.loads(text), dict) else None
+    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if isinstance(model, dict) and model.get(key):
+            raise ValueError(f"its model has a {key}, which no byte-level model has")
+    return text
 
 
 def check_exact(content: dict[str, Any], path: Path) -> None:
