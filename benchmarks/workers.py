@@ -24,7 +24,8 @@ from depthbench.progress import Progress
 from depthbench.study.catalogue import find_study
 from depthbench.study.cell import Cell
 from depthbench.study.override import Overrides, override
-from depthbench.study.runner import Ended, Runner, Watcher
+from depthbench.study.runner import Runner
+from depthbench.study.watch import Ended, Watcher
 from depthbench.study.work import FixedWork
 from depthbench.train.execution import Execution
 

@@ -1,11 +1,13 @@
 import importlib
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from data import bpe_files
 from data.helpers import snapshot
 from depthbench.data import TokenData, default_data, ensure, load_manifest
 from depthbench.errors import UserError
@@ -23,6 +25,15 @@ def test_the_folder_names_source_tokenizer_and_python(cache, monkeypatch):
     monkeypatch.delenv("DEPTHBENCH_CACHE")
     monkeypatch.setenv("HOME", "/home/somebody")
     assert default_data().parent == Path("/home/somebody/.cache/depthbench/data")
+
+
+def test_the_folder_of_a_tokenizer_file_names_its_hash(cache, tmp_path):
+    assert default_data(tokenizer="bpe-8192") == cache / "data" / f"stdlib-bpe-8192-py{platform.python_version()}"
+    path = bpe_files.write(tmp_path / "mine.json")
+    first = default_data(tokenizer=str(path)).name
+    assert re.fullmatch(rf"stdlib-mine-[0-9a-f]{{8}}-py{re.escape(platform.python_version())}", first)
+    bpe_files.write(path, [("t", "h")])
+    assert default_data(tokenizer=str(path)).name != first
 
 
 def test_unknown_names():

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depthbench.data import ByteTokenizer, load_tokenizer
+from depthbench.data import ByteTokenizer, Untrained, find_tokenizer, load_tokenizer
 from depthbench.errors import UserError
 
 
@@ -41,3 +41,19 @@ def test_decode_drops_eos_and_marks_broken_utf8():
 def test_unknown_tokenizer_names_the_nearest():
     with pytest.raises(UserError, match="unknown tokenizer 'byte'; did you mean 'bytes'"):
         load_tokenizer("byte")
+
+
+def test_a_bpe_to_be_trained_is_known_by_its_size():
+    assert find_tokenizer("bpe-8192") == Untrained(8192) and Untrained(8192).name == "bpe-8192"
+    assert find_tokenizer("bpe-258") == Untrained(258) and find_tokenizer("bpe-1048576") == Untrained(2**20)
+    with pytest.raises(UserError, match=r"bpe-300 is trained on the text it is for: .*; then use FOLDER/tokenizer\.json"):
+        load_tokenizer("bpe-300")
+
+
+def test_a_folder_called_like_a_tokenizer_is_not_meant(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("bytes", "bpe-300", "mine"):
+        (tmp_path / name).mkdir()
+    assert find_tokenizer("bytes").name == "bytes" and find_tokenizer("bpe-300") == Untrained(300)
+    with pytest.raises(UserError, match=r"mine is a folder; name the file in it, such as mine/tokenizer\.json"):
+        find_tokenizer("mine")

@@ -14,9 +14,10 @@ import pytest
 from depthbench import Budget
 from depthbench.study.cell import DataPin
 from depthbench.study.results import read_results
-from depthbench.study.runner import Runner, Watcher
+from depthbench.study.runner import Runner
 from depthbench.study.store import run_folder
 from depthbench.study.study import Study
+from depthbench.study.watch import Watcher
 from depthbench.study.work import FixedWork
 from depthbench.train.execution import Execution
 from depthbench.train.recipe import Recipe

@@ -5,9 +5,10 @@ from dataclasses import replace
 from depthbench import Budget
 from depthbench.study.cell import DataPin
 from depthbench.study.results import read_results
-from depthbench.study.runner import Runner, Watcher
+from depthbench.study.runner import Runner
 from depthbench.study.search import StudyWork
 from depthbench.study.study import Study
+from depthbench.study.watch import Watcher
 from depthbench.train.execution import Execution
 from depthbench.train.recipe import Recipe
 from depthbench.verdict.rates import choose_rate

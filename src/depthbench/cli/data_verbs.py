@@ -43,11 +43,19 @@ def _print(facts: dict[str, Any], as_json: bool) -> int:
         print_json(facts)
         return 0
     out = console()
-    out.print(f"[bold]{escape(facts['folder'])}[/bold]  tokenizer {facts['tokenizer']['name']}, vocabulary {facts['vocab_size']:,}")
-    table = make_table("", "documents", "tokens", "MB of text", "sha256")
+    tokenizer = f"tokenizer {escape(facts['tokenizer']['name'])} ({facts['tokenizer']['hash'][:8]})"
+    stored = f"vocabulary {facts['vocab_size']:,}, EOS {facts['eos']}, stored as {facts['dtype']}"
+    out.print(f"[bold]{escape(facts['folder'])}[/bold]  {tokenizer}, {stored}")
+    table = make_table("", "documents", "tokens", "MB of text", "bytes a token", "sha256")
     for side in ("train", "validation"):
         split = facts[side]
-        table.add_row(side, f"{split['documents']:,}", f"{split['tokens']:,}", f"{split['bytes'] / 1e6:.2f}", split["sha256"][:16])
+        numbers = (
+            f"{split['documents']:,}",
+            f"{split['tokens']:,}",
+            f"{split['bytes'] / 1e6:.2f}",
+            f"{split['bytes_per_token']:.3f}",
+        )
+        table.add_row(side, *numbers, split["sha256"][:16])
     out.print(table)
     for source in facts["sources"]:
         out.print(f"source {escape(source['name'])}: {source['files']:,} files, {source['bytes'] / 1e6:.2f} MB")

@@ -19,7 +19,7 @@ from depthbench.cost.flops import training_flops
 from depthbench.progress import duration
 from depthbench.shape import ModelShape
 from depthbench.study.cell import Cell, DesignChoice
-from depthbench.study.runner import ELSEWHERE, Ended, Report, Running, Watcher
+from depthbench.study.watch import ELSEWHERE, Ended, Report, Running, Watcher
 from depthbench.text import some
 
 LINE_SECONDS = 10.0
@@ -65,11 +65,11 @@ class LineWatcher(Watcher):
         self.spoke = time.monotonic()
         self.total = self.ended_count = 0
 
-    def begin(self, cells: Sequence[Cell], todo: Sequence[Cell], workers: int) -> None:
+    def begin(self, cells: Sequence[Cell], todo: Sequence[Cell], how: str) -> None:
         """Say how much there is to do."""
         self.work, self.total, self.ended_count = Work(todo), len(cells), len(cells) - len(todo)
         done = f", {self.ended_count} already done" if self.ended_count else ""
-        start = f"{len(cells)} cells{done}; starting {workers} worker{'s' * (workers != 1)}"
+        start = f"{len(cells)} cells{done}; {how}"
         self.say(start if todo else f"all {len(cells)} cells are done")
 
     def more(self, cells: Sequence[Cell], todo: Sequence[Cell]) -> None:
@@ -97,6 +97,10 @@ class LineWatcher(Watcher):
         """Pass on a warning."""
         self.say(f"warning: {cell.label}: {text}")
 
+    def tell(self, text: str) -> None:
+        """Pass on what happened."""
+        self.say(text)
+
     def say(self, line: str) -> None:
         """Write a line."""
         self.spoke = time.monotonic()
@@ -111,9 +115,9 @@ class LiveWatcher(LineWatcher):
         self.console = Console(stderr=True, highlight=False)
         self.live = Live(console=self.console, refresh_per_second=4, transient=True)
 
-    def begin(self, cells: Sequence[Cell], todo: Sequence[Cell], workers: int) -> None:
+    def begin(self, cells: Sequence[Cell], todo: Sequence[Cell], how: str) -> None:
         """Open the live display."""
-        super().begin(cells, todo, workers)
+        super().begin(cells, todo, how)
         if todo:
             self.live.start()
 

@@ -16,9 +16,10 @@ from depthbench.report import write_report
 from depthbench.report.terminal import render
 from depthbench.study.plan import refuse_unmatched
 from depthbench.study.results import read_results
-from depthbench.study.runner import Report, Runner
+from depthbench.study.runner import Runner
 from depthbench.study.search import StudyWork
 from depthbench.study.study import Study
+from depthbench.study.watch import Report
 from depthbench.train.loop import check_data
 
 

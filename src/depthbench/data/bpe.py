@@ -145,7 +145,9 @@ def read_tokenizer(path: Path, name: str, eos: str | int = "") -> BpeTokenizer:
     if (token := core.id_to_token(id)) is None:
         raise UserError(f"{path} has no token with the id {id} for EOS")
     core.add_special_tokens([token])  # some files list their EOS as ordinary text, which documents could then write
-    return BpeTokenizer(core, file, name, id)
+    found = BpeTokenizer(core, file, name, id)
+    check_works(found, token, path)
+    return found
 
 
 def checked_text(file: bytes) -> str:
@@ -168,6 +170,18 @@ def check_exact(content: dict[str, Any], path: Path) -> None:
     if "ByteLevel" not in normalizers | splitters:
         found = ", ".join(sorted(splitters)) or "none"
         raise UserError(f"{path} is not byte-level (pre-tokenizer: {found}), which makes bits per byte wrong; valid: ByteLevel")
+
+
+def check_works(tokenizer: BpeTokenizer, eos: str, path: Path) -> None:
+    """Raise `UserError` if a document can hold the EOS, or if plain text does not come back: now, not at some document."""
+    byte_of = alphabet()
+    spelled = bytes(byte_of.get(character, 0) for character in eos).decode(errors="replace")
+    if any(tokenizer.eos in tokenizer.core.encode(text, add_special_tokens=False).ids for text in (eos, spelled)):
+        raise UserError(f"{path} encodes ordinary text to {eos!r}, so it cannot end documents; name another with --eos TOKEN")
+    try:
+        tokenizer.encode("A text\twith 2  spaces.\n\n")
+    except InexactError as reason:
+        raise UserError(f"{path}: {reason}") from reason
 
 
 def kinds(part: dict[str, Any] | None) -> set[str]:

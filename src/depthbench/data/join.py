@@ -1,11 +1,11 @@
-"""Joining finished parts, in order, to the token files and the manifest that describes them."""
+"""Joining finished parts, in order, to the token files and their manifest; and whether both sides of the split get documents."""
 
 from __future__ import annotations
 
 import platform
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
@@ -13,8 +13,8 @@ from typing import BinaryIO
 import numpy as np
 
 from depthbench.data.manifest import FORMAT, TOKEN_BYTES, Manifest, Shard, SourceRecord, Split, created_by, dtype_for
-from depthbench.data.parts import SPLITS, Counts, Job, Part
-from depthbench.data.sources import Source, hash_file
+from depthbench.data.parts import SPLITS, Counts, Job, Part, contents, split_of
+from depthbench.data.sources import Source, SourceFile, hash_file
 from depthbench.data.tokenizer import TOKENIZER, Tokenizer
 from depthbench.errors import UserError
 from depthbench.files import write_with
@@ -55,16 +55,33 @@ def total(counts: list[Counts]) -> Counts:
     return Counts(*(sum(getattr(part, name) for part in counts) for name in ("documents", "tokens", "bytes")))
 
 
+def check_early(files: Sequence[SourceFile], fraction: float) -> None:
+    """Raise `UserError` if one side of the split will be empty, or if a file that is met on the way is damaged.
+
+    About 1 / `fraction` documents are read. Only a corpus that is refused is read whole.
+    """
+    counts = {split: Counts() for split in SPLITS}
+    for file in files:
+        for content in contents(file):
+            counts[split_of(content, fraction)].documents += 1
+            if all(side.documents for side in counts.values()):
+                return
+    check_sides(counts, fraction)
+
+
 def check_sides(counts: dict[str, Counts], fraction: float) -> None:
     """Raise `UserError` if there are no documents, or none on one side of the split."""
     documents = sum(side.documents for side in counts.values())
     if not documents:
         raise UserError("the sources hold no documents: every file is empty or no text")
+    more = "give more documents (a plain file is one, a line of .jsonl is one)"
+    if documents == 1:
+        raise UserError(f"the sources hold a single document, which cannot be split into training and validation; {more}")
     for split, side in counts.items():
         if not side.documents:
             raise UserError(
                 f"corpus too small: none of {documents} documents falls into {split} at validation fraction {fraction:g}; "
-                "give more documents (a plain file is one, a line of .jsonl is one) or another fraction"
+                f"{more} or another fraction"
             )
 
 

@@ -110,6 +110,11 @@ def is_validation(text: bytes, fraction: float) -> bool:
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") < fraction * 2**64
 
 
+def split_of(text: bytes, fraction: float) -> str:
+    """Which of `SPLITS` a document falls into."""
+    return "validation" if is_validation(text, fraction) else "train"
+
+
 def load_part(job: Job) -> Part | None:
     """The finished part of `job`, or None if it has to be made."""
     try:
@@ -158,13 +163,25 @@ def no_text(file: SourceFile, reason: NotTextError) -> UserError:
     return UserError(f"{file.path} is no text ({reason}); give UTF-8 text, or leave it out")
 
 
+def contents(file: SourceFile) -> Iterator[bytes]:
+    """The documents of a file as UTF-8 without the empty ones; none if it is no text. Raises `UserError` as tokenizing it would."""
+    try:
+        with open_hashed(file.path) as raw:
+            for text in read_documents(raw, file.path):
+                if text:
+                    yield text.encode()
+    except NotTextError as reason:
+        if file.named:
+            raise no_text(file, reason) from reason
+
+
 def add(text: str, tokenizer: Tokenizer, fraction: float, part: Part, out: dict[str, BinaryIO]) -> None:
     """Write one document and EOS to its side."""
     content = text.encode()
     if not content:
         part.empty_documents += 1
         return
-    split = "validation" if is_validation(content, fraction) else "train"
+    split = split_of(content, fraction)
     dtype = DTYPES[dtype_for(tokenizer.vocab_size)]
     tokens = tokenizer.encode(text).astype(dtype, copy=False)
     out[split].write(tokens.tobytes())

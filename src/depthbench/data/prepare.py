@@ -16,10 +16,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from depthbench.data.join import TOKEN_FILES, join
+from depthbench.data.join import TOKEN_FILES, check_early, join
 from depthbench.data.manifest import MANIFEST, Manifest, check_sizes, load_manifest, write_manifest
 from depthbench.data.parts import Job, Part, group, identity, load_part, make_part
-from depthbench.data.sources import Source, expand, hash_file
+from depthbench.data.sources import Source, SourceFile, expand, hash_file
 from depthbench.data.tokenizer import TOKENIZER, Tokenizer, Untrained, find_tokenizer
 from depthbench.data.workers import in_order
 from depthbench.errors import UserError
@@ -40,6 +40,11 @@ class Plan:
     out: Path
     tokenizer: Tokenizer | Untrained
     validation_fraction: float
+
+    @property
+    def files(self) -> list[SourceFile]:
+        """The files of all sources, in order."""
+        return [file for source in self.sources for file in source.files]
 
     def jobs(self, tokenizer: Tokenizer) -> list[Job]:
         """The groups of all sources, in the order of their tokens."""
@@ -65,8 +70,8 @@ def prepare(
     A document goes to validation if the sha256 of its UTF-8 text, read as a fraction of 1, is below `validation_fraction`. The call
     continues what an earlier one left unfinished, and returns at once if the folder already holds the same sources
     (compared by content), tokenizer and fraction. `workers` is the number of processes, by default one for a small corpus and one
-    a core for others; it does not change the result. Raises `UserError` for bad input, and if the folder already holds
-    anything else; what it holds then stays as it is.
+    a core for others; it does not change the result. Raises `UserError` for bad input, before the work if a side of the split would
+    be empty, and if the folder already holds anything else; what it holds then stays as it is.
     """
     if not 0 < validation_fraction < 1:
         raise UserError(f"validation fraction must lie between 0 and 1, got {validation_fraction:g}")
@@ -79,6 +84,8 @@ def prepare(
             return done
         if foreign := [name for name in (PARTS, *TOKEN_FILES) if (out / name).exists() and not (out / LOCK).exists()]:
             raise UserError(f"{out} holds {', '.join(foreign)} of other origin; choose another --out")
+        if not done:
+            check_early(plan.files, validation_fraction)
         make_folder(out)
         with locked(out, quiet):
             manifest = finished(plan) or work(plan, workers, quiet)
@@ -156,13 +163,12 @@ def trained(plan: Plan, asked: Untrained, quiet: bool) -> Tokenizer:
     from depthbench.data.bpe import read_tokenizer
     from depthbench.data.learn import LEARNED_EOS, learn
 
-    files = [file for source in plan.sources for file in source.files]
-    key = content_hash([1, asked.entries, plan.validation_fraction, identity(files)])[:32]
+    key = content_hash([1, asked.entries, plan.validation_fraction, identity(plan.files)])[:32]
     path = plan.out / PARTS / f"{key}.{TOKENIZER}"
     try:
         return read_tokenizer(path, asked.name, LEARNED_EOS)
     except UserError:  # not there, or damaged
-        write_bytes(path, learn(files, asked.entries, plan.validation_fraction, quiet))
+        write_bytes(path, learn(plan.files, asked.entries, plan.validation_fraction, quiet))
         return read_tokenizer(path, asked.name, LEARNED_EOS)
 
 

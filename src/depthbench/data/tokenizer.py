@@ -122,19 +122,18 @@ def find_tokenizer(name: str, eos: str = "") -> Tokenizer | Untrained:
 
     Raises `UserError` naming the nearest valid name, and if a tokenizer.json is damaged, has no EOS or is not byte-level.
     """
-    is_file = name.endswith(".json") or Path(name).is_dir()
-    if eos and not is_file:
-        raise UserError(f"--eos {eos} goes with a {TOKENIZER}; {name!r} has an EOS of its own")
-    if is_file:
-        return read_named(Path(name), eos)
-    if entries := bpe_entries(name):
-        if not MIN_ENTRIES <= entries <= MAX_ENTRIES:
-            limits = f"{MIN_ENTRIES} (every byte, EOS and a merge) to {MAX_ENTRIES}"
-            raise UserError(f"a BPE has from {limits} entries, got {name!r}")
-        return Untrained(entries)
-    if name not in TOKENIZERS:
+    entries = bpe_entries(name)
+    if name not in TOKENIZERS and entries is None:  # a folder may be called bytes or bpe-8192, but is not meant then
+        if name.endswith(".json") or Path(name).is_dir():
+            return read_named(Path(name), eos)
         raise unknown("tokenizer", name, VALID)
-    return TOKENIZERS[name]()
+    if eos:
+        raise UserError(f"--eos {eos} goes with a {TOKENIZER}; {name!r} has an EOS of its own")
+    if entries is None:
+        return TOKENIZERS[name]()
+    if not MIN_ENTRIES <= entries <= MAX_ENTRIES:
+        raise UserError(f"a BPE has from {MIN_ENTRIES} (every byte, EOS and a merge) to {MAX_ENTRIES} entries, got {name!r}")
+    return Untrained(entries)
 
 
 def bpe_entries(name: str) -> int | None:
@@ -147,7 +146,7 @@ def read_named(path: Path, eos: str) -> Tokenizer:
     """The tokenizer in the file `path`, called by the file's stem."""
     from depthbench.data.bpe import read_tokenizer
 
-    if path.stem in TOKENIZERS or bpe_entries(path.stem):
+    if path.stem in TOKENIZERS or bpe_entries(path.stem) is not None:
         raise UserError(f"{path} has the name of another tokenizer, {path.stem!r}; rename the file")
     return read_tokenizer(path, path.stem, eos)
 

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from depthbench.files import publish, write_json
-from depthbench.study.slurm_queue import JobRef, read_queue
+from depthbench.study.slurm_queue import MAX_AGE_SECONDS, JobRef, read_queue
 
 FOLDER = "attempts"
 BEAT_SECONDS = 15.0
@@ -176,8 +176,7 @@ def has_ended(run: Path, number: int, owner: Owner | None, now: Callable[[], flo
         here = owner.machine == _machine() and owner.locked
         if here and not _is_locked(path):
             return True
-        queue = read_queue() if owner.job else None
-        if owner.job and queue and queue.covers(owner.job) and not queue.is_on_a_node(owner.job.id):
+        if owner.job and _has_left_the_queue(owner.job):
             return True
         if here:
             return False
@@ -185,6 +184,15 @@ def has_ended(run: Path, number: int, owner: Owner | None, now: Callable[[], flo
         return now() - path.stat().st_mtime > GONE_SECONDS
     except FileNotFoundError:
         return True
+
+
+def _has_left_the_queue(job: JobRef) -> bool:
+    """Whether Slurm has no process of the job. What an older answer says is asked again: the job may have started since."""
+    for max_age in (MAX_AGE_SECONDS, 0.0):
+        queue = read_queue(max_age)
+        if queue is None or not queue.covers(job) or queue.is_on_a_node(job.id):
+            return False
+    return True
 
 
 def _create(run: Path, number: int, owner: Owner) -> Attempt | None:

@@ -13,17 +13,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
 from depthbench.errors import UserError
+from depthbench.study.backlog import Backlog
 from depthbench.study.cell import Cell
 from depthbench.study.store import run_folder
 from depthbench.study.train_cell import CLAIMED, record_failure
+from depthbench.study.watch import ELSEWHERE, FINISHED, Ended, Report, Running, Watcher
 from depthbench.study.work import Work
 from depthbench.train.execution import Execution
 
@@ -31,63 +33,6 @@ POLL_SECONDS = 0.2
 OTHERS_POLL_SECONDS = 2.0
 STOP_SECONDS = 60.0
 FALSE_STARTS = 3  # workers that may die before they take a cell, a kill or a lack of memory, until the runner gives up
-ELSEWHERE = "done elsewhere"
-FINISHED = ("done", "diverged")
-
-
-@dataclass
-class Running:
-    """A cell in a worker's hands."""
-
-    cell: Cell
-    step: int = 0
-    loss: float | None = None
-    tokens_per_second: float = 0.0
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A cell that has ended: "done", "diverged", "stopped", "failed" with its error, or "done elsewhere" by another runner."""
-
-    cell: Cell
-    status: str
-    error: str
-    seconds: float
-
-
-@dataclass
-class Report:
-    """What a runner did. `left` are the cells it did not finish, because it was stopped or they failed."""
-
-    ended: list[Ended] = field(default_factory=list)
-    already_done: int = 0
-    interrupted: bool = False
-
-    def count(self, status: str) -> int:
-        """How many cells ended so."""
-        return sum(item.status == status for item in self.ended)
-
-
-class Watcher:
-    """Hears what a runner does. The base class hears and says nothing."""
-
-    def begin(self, cells: Sequence[Cell], todo: Sequence[Cell], workers: int) -> None:
-        """Before the first cell: all cells asked for so far, and those to train."""
-
-    def more(self, cells: Sequence[Cell], todo: Sequence[Cell]) -> None:
-        """A search asks for more cells: these, of which `todo` are to be trained."""
-
-    def tick(self, running: Sequence[Running], report: Report, waiting: int) -> None:
-        """Several times a second."""
-
-    def ended(self, item: Ended) -> None:
-        """A cell has ended."""
-
-    def note(self, cell: Cell, text: str) -> None:
-        """Something unusual happened in a cell."""
-
-    def close(self) -> None:
-        """The runner has come to its end, however it did."""
 
 
 class Process:
@@ -149,11 +94,10 @@ class Runner:
         self, work: Work, data: Path, out: Path, *, workers: int, execution: Execution, watcher: Watcher | None = None
     ) -> None:
         self.work, self.data, self.out, self.execution = work, data, out, execution
-        self.known: set[Cell] = set()
-        self.wanted: Sequence[Cell] | None = None
         self.n_workers = workers
         self.watcher = watcher or Watcher()
         self.report = Report()
+        self.backlog = Backlog(work, out, self.report)
         self.stopping = False
         self.processes: list[Process] = []
         self.selector = selectors.DefaultSelector()
@@ -164,8 +108,9 @@ class Runner:
 
     def run(self) -> Report:
         """Train everything that has no result yet. Returns when all cells have ended, or after Ctrl-C or SIGTERM."""
-        asked = self._expand()
-        self.watcher.begin(asked, self.queue, min(self.n_workers, len(self.queue)))
+        asked, todo = self._expand()
+        n = min(self.n_workers, len(todo))
+        self.watcher.begin(asked, todo, f"starting {n} worker{'s' * (n != 1)}")
         with self._signals():
             try:
                 self._grow()
@@ -180,39 +125,18 @@ class Runner:
         self.report.interrupted = self.stopping
         return self.report
 
-    def _expand(self) -> list[Cell]:
-        """Look up every cell that is asked for and not yet known, until nothing more follows from what is already done."""
-        found: list[Cell] = []
-        while (wanted := self.work.wanted()) is not self.wanted:
-            self.wanted = wanted
-            fresh = [cell for cell in wanted if cell not in self.known]
-            self.known.update(fresh)
-            found += fresh
-            for cell in fresh:
-                self._look_up(cell)
+    def _expand(self) -> tuple[list[Cell], list[Cell]]:
+        """The cells that are asked for and not yet known, and those of them to train, which go into the queue."""
+        fresh, todo = self.backlog.expand()
+        self.queue += todo
         self.queue.sort(key=_size, reverse=True)  # the longest first, so that no worker is left alone with it in the end
-        return found
-
-    def _look_up(self, cell: Cell) -> None:
-        """Make the cell's folder, and queue it if it has no result. What cannot be read is a failure of that cell alone."""
-        folder = run_folder(self.out, cell)
-        try:
-            folder.create(cell)
-            result = folder.result()
-        except UserError as error:
-            self.report.ended.append(Ended(cell, "failed", str(error), 0.0))
-            return
-        if result is None:
-            self.queue.append(cell)
-        else:
-            self.report.already_done += 1
-            self.work.record(cell, result["loss"])
+        return fresh, todo
 
     def _grow(self) -> None:
         """Take up what follows from the latest results, and keep as many workers as there are cells for."""
-        before = set(self.queue)
-        if fresh := self._expand():
-            self.watcher.more(fresh, [cell for cell in self.queue if cell not in before])
+        fresh, todo = self._expand()
+        if fresh:
+            self.watcher.more(fresh, todo)
         idle = sum(process.running is None for process in self.processes)
         for _ in range(min(self.n_workers - len(self.processes), len(self.queue) - idle)):
             self._start_worker()
@@ -261,13 +185,7 @@ class Runner:
         self.report.ended.append(item)
         self.watcher.ended(item)
         if status in FINISHED:
-            self._record(cell)
-
-    def _record(self, cell: Cell) -> None:
-        """Tell the work of a result; what follows from it is taken up at the end of the turn."""
-        result = run_folder(self.out, cell).result()
-        assert result is not None
-        self.work.record(cell, result["loss"])
+            self.backlog.record(cell)
 
     def _next(self, process: Process) -> None:
         """Give a free worker the next cell, if there is one."""
@@ -296,7 +214,7 @@ class Runner:
     def _done_elsewhere(self, cell: Cell) -> None:
         self.report.already_done += 1
         self.watcher.ended(Ended(cell, ELSEWHERE, "", 0.0))
-        self._record(cell)
+        self.backlog.record(cell)
 
     def _look_elsewhere(self) -> None:
         """Cells that another runner holds: count those it has finished, take those it has dropped."""

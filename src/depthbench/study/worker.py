@@ -60,7 +60,7 @@ class Worker:
         """Train what is ordered until told to stop."""
         while (order := self.orders.get()) is not None and not self.stop.is_set():
             status, error = "failed", ""
-            with _log_to(Path(order["run"]) / "log.txt"):
+            with log_to(Path(order["run"]) / "log.txt"):
                 try:
                     status = self.train(order)
                 except UserError as problem:
@@ -91,7 +91,7 @@ class Worker:
 
 
 @contextlib.contextmanager
-def _log_to(path: Path) -> Iterator[None]:
+def log_to(path: Path) -> Iterator[None]:
     """Send what libraries and users' designs print into the run's own log, by file descriptor, so that crashes land there too."""
     with contextlib.suppress(OSError), open(path, "ab") as log:
         os.dup2(log.fileno(), 1)

@@ -17,7 +17,8 @@ WHOLE_BLOCK_KINDS = 2  # dynamo keeps 8 compiled variants, and training, validat
 @dataclass(frozen=True)
 class Execution:
     """`micro_batch_size` is in sequences, 0 for the whole batch at once. `fused`: fused AdamW, None where it is available.
-    `checkpoint_steps` and `checkpoint_seconds`: save when either has passed, 0 for never.
+    `checkpoint_steps` and `checkpoint_seconds`: save when either has passed, 0 for never. `processes` share a run, spread evenly
+    over `nodes`, by `parallel`: "ddp" or "fsdp".
     """
 
     device: str = "cpu"
@@ -27,11 +28,21 @@ class Execution:
     fused: bool | None = None
     checkpoint_steps: int = 0
     checkpoint_seconds: float = 30.0
+    processes: int = 1
+    nodes: int = 1
+    parallel: str = "ddp"
 
     def __post_init__(self) -> None:
-        for name, low in (("threads", 1), ("micro_batch_size", 0), ("checkpoint_steps", 0), ("checkpoint_seconds", 0)):
+        lowest = {"threads": 1, "processes": 1, "nodes": 1, "micro_batch_size": 0, "checkpoint_steps": 0, "checkpoint_seconds": 0}
+        for name, low in lowest.items():
             if not getattr(self, name) >= low:
                 raise UserError(f"{name} must be at least {low}, got {getattr(self, name)}")
+        if self.parallel not in ("ddp", "fsdp"):
+            raise UserError(f"parallel must be 'ddp' or 'fsdp', got {self.parallel!r}")
+        if self.processes % self.nodes:
+            raise UserError(
+                f"{self.processes} processes do not spread evenly over {self.nodes} nodes; give a multiple of {self.nodes}"
+            )
 
 
 def find_device(name: str) -> torch.device:
