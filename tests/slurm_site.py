@@ -40,7 +40,7 @@ MpiDefault=none
 MailProg=/bin/true
 ReturnToService=2
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
+SelectTypeParameters=CR_CPU,CR_LLN
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
@@ -88,7 +88,7 @@ class Site:
             self._start("slurmctld", "slurmctld", "-D", "-i")
             for node in NODES:
                 self.start_node(node)
-            wait_for("two idle nodes", lambda: self.states() == {node: "idle" for node in NODES})
+            wait_for("two idle nodes", lambda: self.states() == dict.fromkeys(NODES, "idle"))
         except BaseException:
             self.__exit__()
             raise

@@ -61,10 +61,10 @@ def test_states(folder):
 def test_one_process_holds_a_folder_and_a_dead_one_frees_it(folder):
     hold = (
         "import sys, time; from pathlib import Path; from depthbench.study.store import RunFolder\n"
-        f"with RunFolder(Path({str(folder.path)!r})).claimed() as mine: print(mine, flush=True); time.sleep(60)"
+        f"with RunFolder(Path({str(folder.path)!r})).claimed() as mine: print(mine.number, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout.readline() == "True\n"
+        assert holder.stdout.readline() == "1\n"
         with folder.claimed() as mine:
             assert not mine
         assert folder.is_claimed()

@@ -108,6 +108,10 @@ class Hardware:
     """Also save every so many updates; 0 for by time alone."""
     checkpoint_seconds: float = 30.0
     """Save every so many seconds; 0 for by updates alone."""
+    processes_per_run: int = 1
+    """Processes that share each run, a GPU each; started by torchrun."""
+    parallel: str = ""
+    """How they share it: ddp (the default), or fsdp for models that one GPU cannot hold."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,9 @@ class Run:
     out: Path | None = None
     """Folder for cells and report; default runs/STUDY."""
     workers: int = 0
-    """Processes, a cell each; 0 to choose: one a core for small cells on CPU, else one."""
+    """Cells at a time; 0 to choose: one a core for small cells on CPU, else one."""
+    slurm: str = ""
+    """Submit the cells as Slurm jobs instead: partition=gpu,time=8:00:00,gpus=1 (see docs/cluster.md)."""
     json: bool = False
     """Print the summary as JSON."""
     hardware: Annotated[Hardware, tyro.conf.arg(name="")] = field(default_factory=Hardware)

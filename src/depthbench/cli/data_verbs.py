@@ -45,7 +45,8 @@ def _print(facts: dict[str, Any], as_json: bool) -> int:
     out = console()
     tokenizer = f"tokenizer {escape(facts['tokenizer']['name'])} ({facts['tokenizer']['hash'][:8]})"
     stored = f"vocabulary {facts['vocab_size']:,}, EOS {facts['eos']}, stored as {facts['dtype']}"
-    out.print(f"[bold]{escape(facts['folder'])}[/bold]  {tokenizer}, {stored}")
+    out.print(f"[bold]{escape(facts['folder'])}[/bold]")
+    out.print(f"{tokenizer}, {stored}")
     table = make_table("", "documents", "tokens", "MB of text", "bytes a token", "sha256")
     for side in ("train", "validation"):
         split = facts[side]

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+import torch
+
 from depthbench.cli import arguments
 from depthbench.data import TokenData, ensure
 from depthbench.data.defaults import DEFAULTS
@@ -18,6 +20,7 @@ from depthbench.shape import ModelShape
 from depthbench.study.catalogue import find_study
 from depthbench.study.cell import DataPin
 from depthbench.study.override import Overrides, override
+from depthbench.study.slurm_options import SlurmOptions
 from depthbench.study.study import Study
 from depthbench.train.execution import Execution, find_device
 
@@ -64,11 +67,46 @@ def cores() -> int:
 
 
 def execution_for(hardware: arguments.Hardware, threads: int) -> Execution:
-    """The execution that the options ask for. Raises `UserError` if the device is missing."""
+    """The execution on this machine that the options ask for. Raises `UserError` if the device is missing."""
     device = find_device(hardware.device)
     if hardware.compile and device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         raise UserError("--compile on CPU needs a C++ compiler, and none is found; install g++ or leave --compile out")
-    return Execution(**{**vars(hardware), "threads": hardware.threads or threads})
+    if device.type == "cuda" and hardware.processes_per_run > torch.cuda.device_count():
+        raise UserError(
+            f"--processes-per-run {hardware.processes_per_run}: there are {torch.cuda.device_count()} CUDA devices here"
+        )
+    return _execution(hardware, threads, nodes=1)
+
+
+def execution_on_slurm(hardware: arguments.Hardware, options: SlurmOptions) -> Execution:
+    """The execution in a job. The device is not looked for here: where jobs are submitted there may be none.
+
+    Raises `UserError` if it does not go with what the job asks the site for.
+    """
+    processes = hardware.processes_per_run
+    if hardware.device.startswith("cuda"):
+        if not options.gpus:
+            raise UserError(f"--device {hardware.device} needs GPUs; ask for them: --slurm gpus=1,…")
+        if processes > options.gpus * options.nodes:
+            raise UserError(
+                f"--processes-per-run {processes} needs as many GPUs; --slurm asks for {options.gpus} on each of {options.nodes} nodes"
+            )
+    elif options.gpus:
+        raise UserError(
+            f"--slurm asks for gpus={options.gpus}, and --device {hardware.device} does not use them; add --device cuda"
+        )
+    if options.nodes > 1 and processes < options.nodes:
+        raise UserError(f"--slurm nodes={options.nodes} needs --processes-per-run {options.nodes} or a multiple of it")
+    return _execution(hardware, max(1, options.cpus // max(1, processes // options.nodes)), options.nodes)
+
+
+def _execution(hardware: arguments.Hardware, threads: int, nodes: int) -> Execution:
+    wanted = dict(vars(hardware))
+    processes, parallel = wanted.pop("processes_per_run"), wanted.pop("parallel")
+    if parallel and processes == 1:
+        raise UserError(f"--parallel {parallel} is for several processes; add --processes-per-run N")
+    wanted |= {"threads": hardware.threads or threads, "processes": processes, "parallel": parallel or "ddp", "nodes": nodes}
+    return Execution(**wanted)
 
 
 def warn_of_budget(study: Study) -> None:

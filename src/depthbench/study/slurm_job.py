@@ -1,8 +1,8 @@
 """What a Slurm job does: train one cell, and make room in time.
 
-Shortly before its time limit, and on sites that do so before a preemption, Slurm sends SIGUSR2: the run is saved and the job
-asks to be started anew. SIGTERM (preemption, `scancel`) saves too, and leaves it to Slurm or to the runner whether there is a next time. A
-job that is killed without a word goes on from its last checkpoint.
+Shortly before its time limit, and on some sites before a preemption, Slurm sends SIGUSR2: the run is saved and the job asks to be
+started anew. SIGTERM (preemption, `scancel`) saves too, and leaves it to Slurm or to the runner whether there is a next time. A job
+that is killed without a word goes on from its last checkpoint.
 """
 
 from __future__ import annotations
