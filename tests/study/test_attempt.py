@@ -74,7 +74,7 @@ def test_a_held_folder_is_not_followed_and_a_released_one_is(tmp_path):
     second = claim(tmp_path)
     assert second.number == 2
     second.guard()
-    with pytest.raises(Fenced, match="attempt 1 at .* followed by attempt 2"):
+    with pytest.raises(Fenced, match=r"attempt 1 at .* followed by attempt 2"):
         first.guard()
     second.release()
 

@@ -88,9 +88,8 @@ def execution_on_slurm(hardware: arguments.Hardware, options: SlurmOptions) -> E
         if not options.gpus:
             raise UserError(f"--device {hardware.device} needs GPUs; ask for them: --slurm gpus=1,…")
         if processes > options.gpus * options.nodes:
-            raise UserError(
-                f"--processes-per-run {processes} needs as many GPUs; --slurm asks for {options.gpus} on each of {options.nodes} nodes"
-            )
+            asked = f"{options.gpus} on each of {options.nodes} nodes" if options.nodes > 1 else str(options.gpus)
+            raise UserError(f"--processes-per-run {processes} needs as many GPUs, and --slurm asks for {asked}")
     elif options.gpus:
         raise UserError(
             f"--slurm asks for gpus={options.gpus}, and --device {hardware.device} does not use them; add --device cuda"
