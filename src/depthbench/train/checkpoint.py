@@ -65,7 +65,7 @@ def save_checkpoint(
     guard()
     on_cpu = _unshared(tensors)
     content = {"format": FORMAT, "identity": identity, "crc32": _checksum(on_cpu), **asdict(position)}
-    path = folder / f"step-{position.step:010d}.safetensors"
+    path = checkpoint_path(folder, position.step)
     try:
         folder.mkdir(exist_ok=True)
         for pattern in (".*.part", ".tmp*"):  # of a killed attempt, ours and safetensors' own: first, to have their space
@@ -102,6 +102,11 @@ def _unshared(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         found[name] = on_cpu.clone() if memory in seen else on_cpu
         seen.add(memory)
     return found
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return folder / f"step-{step:010d}.safetensors"
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -64,15 +64,15 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def compile_model(model: Transformer, backend: str = "inductor") -> None:
+def compile_model(model: Transformer, backend: str = "inductor", whole_blocks: bool = True) -> None:
     """Compile in place, part by part: the parts are alike in every block, so each is compiled once whatever the depth.
 
     Whole blocks are compiled where they are alike. Where a block differs from the one before, in a state that grows (`attnres`,
     `moda`) or in a number that its links carry (`lns`), every layer would be compiled anew until dynamo gives up, so there the
-    sublayers alone are compiled.
+    sublayers alone are compiled, and everywhere without `whole_blocks`.
     """
     blocks = [block for block in model.blocks if isinstance(block, Block)]
-    alike = not model.residual.state_grows and len({_constants(block) for block in blocks}) <= WHOLE_BLOCK_KINDS
+    alike = whole_blocks and not model.residual.state_grows and len({_constants(block) for block in blocks}) <= WHOLE_BLOCK_KINDS
     for block in blocks:
         for part in (block,) if alike else (block.attention, block.mlp):
             part.compile(backend=backend, dynamic=False)

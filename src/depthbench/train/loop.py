@@ -7,7 +7,8 @@ import math
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,10 +20,19 @@ from depthbench.data.batches import TokenData, check_fits, training_batch
 from depthbench.errors import UserError
 from depthbench.evaluate.validation import Validation, validate
 from depthbench.files import METRICS_FILE
+from depthbench.model.parallel import ALONE, Alone
 from depthbench.model.precision import at_least_fp32, autocast
 from depthbench.model.transformer import Transformer
 from depthbench.shape import ModelShape
-from depthbench.train.checkpoint import Position, load_checkpoint, save_checkpoint, set_aside, unguarded
+from depthbench.train.checkpoint import (
+    Position,
+    checkpoint_path,
+    load_checkpoint,
+    read_checkpoint,
+    save_checkpoint,
+    set_aside,
+    unguarded,
+)
 from depthbench.train.execution import Execution, compile_model, find_device
 from depthbench.train.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from depthbench.train.recipe import Recipe
@@ -77,7 +87,7 @@ class Training:
     `identity` names the cell, so that a checkpoint of another one is refused. `report` hears of every update, `notify` of
     anything unusual in words, and `should_stop` is asked after every update. `guard` is called before anything in the folder
     changes, before metrics rows at most once a second: it raises when another attempt has taken the run over, and no more is
-    written.
+    written. With `sharing`, each of several processes runs a `Training` of the same run; the leading one alone reports, asks and writes.
     """
 
     model: Transformer
@@ -91,12 +101,16 @@ class Training:
     notify: Callable[[str], None] = ignore
     should_stop: Callable[[], bool] = never
     guard: Callable[[], None] = unguarded
+    sharing: Alone = ALONE
 
     def __post_init__(self) -> None:
-        self.device = find_device(self.execution.device)
+        self.device = self.sharing.device(find_device(self.execution.device))
         check_data(self.model.shape, self.recipe, self.data)
+        self.sharing.rows(self.recipe.batch_size)  # refuses a batch that is too small, before the others are called
+        self.sharing.begin()
         torch.set_num_threads(self.execution.threads)
         self.model.to(self.device).train()
+        self.called = self.sharing.wrap(self.model)
         self.optimizer = make_optimizer(self.model, self.recipe, self.execution.fused)
         self.position = Position()
         self.saved_at = time.monotonic()
@@ -106,21 +120,24 @@ class Training:
         """Train to the end, to divergence, or until asked to stop."""
         self._restore()
         if self.execution.compile:
-            compile_model(self.model)
-        with self._open_metrics() as metrics:
+            compile_model(self.model, whole_blocks=self.sharing.compiles_blocks)
+        with self._open_metrics() if self.sharing.leads else nullcontext() as metrics:
             while self.position.step < self.recipe.steps:
                 loss, row = self._step()
                 diverged = self._diverged(loss)
                 if not diverged and self._validates_at(self.position.step):
                     row |= {f"validation_{k}": v for k, v in self._validate_row().items()}
-                self._write_row(metrics, row)
-                self.report(StepReport(self.position.step, self.recipe.steps, loss, row["tokens_per_second"]))
+                if metrics is not None:
+                    self._write_row(metrics, row)
+                    self.report(StepReport(self.position.step, self.recipe.steps, loss, row["tokens_per_second"]))
                 if diverged:
                     return Outcome("diverged", self.position.step, None, self.position.seconds)
-                if self.position.step < self.recipe.steps and self.should_stop():
-                    self._save()
-                    return Outcome("stopped", self.position.step, None, self.position.seconds)
-                self._save_if_due()
+                if self.position.step < self.recipe.steps:
+                    stop, save = self.sharing.decide(self.should_stop(), self._is_save_due())
+                    if stop or save:
+                        self._save()
+                    if stop:
+                        return Outcome("stopped", self.position.step, None, self.position.seconds)
         self._save(final=True)
         validation = self._validate()
         if not math.isfinite(validation.loss):  # the last update broke it
@@ -135,10 +152,9 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         loss = self._accumulate_gradients(step, tokens)
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
+        gradient_norm = self.sharing.clip(self.model, self.recipe.clip_norm)
         if math.isfinite(loss):
             self.optimizer.step()
-        gradient_norm = float(norm)
         spent = time.monotonic() - began
         self.position.step, self.position.seconds = step + 1, self.position.seconds + spent
         return loss, {
@@ -154,27 +170,31 @@ class Training:
         """Gradients of the mean loss over the whole batch, whatever the micro-batch. Returns that mean, nats per token."""
         self.optimizer.zero_grad(set_to_none=True)
         total: torch.Tensor | float = 0.0
-        for inputs, targets in self._micro_batches(step):
-            with autocast(self.device, self.recipe.precision):
-                logits = self.model(inputs)
-            summed = F.cross_entropy(at_least_fp32(logits).flatten(0, 1), targets.flatten(), reduction="sum")
-            (summed / tokens).backward()  # type: ignore[no-untyped-call]
-            total = total + summed.detach()  # on the device, in the precision of the loss
-        return float(total) / tokens
-
-    def _micro_batches(self, step: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         size = self.recipe.batch_size
-        micro = min(self.execution.micro_batch_size or size, size)
-        for start in range(0, size, micro):
-            inputs, targets = training_batch(
-                self.data,
-                context=self.model.shape.context,
-                batch_size=size,
-                seed=self.seed,
-                step=step,
-                rows=slice(start, min(start + micro, size)),
-            )
-            yield torch.from_numpy(inputs).to(self.device), torch.from_numpy(targets).to(self.device)
+        pieces = list(self.sharing.micro_batches(size, min(self.execution.micro_batch_size or size, size)))
+        for i, (rows, weight) in enumerate(pieces):
+            inputs, targets = self._batch(step, rows)
+            with self.sharing.accumulates(last=i == len(pieces) - 1):
+                with autocast(self.device, self.recipe.precision):
+                    logits = self.called(inputs)
+                summed = F.cross_entropy(at_least_fp32(logits).flatten(0, 1), targets.flatten(), reduction="sum")
+                mean = summed / tokens
+                (mean if weight == 1 else mean * weight).backward()
+            if weight:
+                total = total + summed.detach()  # on the device, in the precision of the loss
+        return float(self.sharing.total(total)) / tokens
+
+    def _batch(self, step: int, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets of some rows of an update's batch, on the device."""
+        inputs, targets = training_batch(
+            self.data,
+            context=self.model.shape.context,
+            batch_size=self.recipe.batch_size,
+            seed=self.seed,
+            step=step,
+            rows=rows,
+        )
+        return torch.from_numpy(inputs).to(self.device), torch.from_numpy(targets).to(self.device)
 
     def _diverged(self, loss: float) -> bool:
         """Not finite, or above its running minimum by the margin for the stated number of updates."""
@@ -197,6 +217,7 @@ class Training:
             n_windows=self.recipe.validation_windows,
             batch_size=self.execution.micro_batch_size or self.recipe.batch_size,
             precision=self.recipe.precision,
+            sharing=self.sharing,
         )
 
     def _validate_row(self) -> dict[str, float | None]:
@@ -239,18 +260,20 @@ class Training:
         metrics.flush()
         self.position.metrics_bytes = metrics.tell()
 
-    def _save_if_due(self) -> None:
+    def _is_save_due(self) -> bool:
         every, seconds = self.execution.checkpoint_steps, self.execution.checkpoint_seconds
         by_steps = every > 0 and self.position.step % every == 0
         by_time = seconds > 0 and time.monotonic() - self.saved_at >= seconds
-        if (by_steps or by_time) and self.position.step < self.recipe.steps:
-            self._save()
+        return by_steps or by_time
 
     def _save(self, final: bool = False) -> None:
         """Save everything; the final checkpoint needs no optimizer, which is two thirds of it."""
         tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
         if not final:
             tensors |= optimizer_tensors(self.model, self.optimizer)
+        tensors = self.sharing.whole(tensors)
+        if not self.sharing.leads:
+            return
         self.guard()
         with open(self.folder / METRICS_FILE, "rb") as metrics:
             os.fsync(metrics.fileno())  # rows reach the disk before the checkpoint that counts on them
@@ -260,13 +283,19 @@ class Training:
     def _restore(self) -> None:
         """Continue from the newest checkpoint whose metrics are all there."""
         checkpoints = self.folder / CHECKPOINT_FOLDER
-        loaded = load_checkpoint(checkpoints, self.identity, self.notify, self.folder / METRICS_FILE)
-        if loaded is not None:
-            self.position, tensors = loaded
+        loaded = None
+        if self.sharing.leads:
+            loaded = load_checkpoint(checkpoints, self.identity, self.notify, self.folder / METRICS_FILE)
+        step = self.sharing.word(loaded[0].step if loaded else None)
+        if step is not None:
+            self.position, tensors = loaded or read_checkpoint(checkpoint_path(checkpoints, step), self.identity)
+            tensors = self.sharing.shard(tensors, self.model)
             self.model.load_state_dict(_model_tensors(tensors))
             load_optimizer_tensors(self.model, self.optimizer, tensors)
-        self.guard()
-        set_aside(checkpoints, after=self.position.step)  # they count on metrics that are about to be written anew
+        self.sharing.decide(True)  # nobody changes the folder before all have read it
+        if self.sharing.leads:
+            self.guard()
+            set_aside(checkpoints, after=self.position.step)  # they count on metrics that are about to be written anew
 
 
 def _model_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

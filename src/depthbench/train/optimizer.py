@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from depthbench.train.recipe import Recipe
 
@@ -20,12 +21,18 @@ def exempt_names(model: nn.Module, decay: str) -> list[str]:
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe, fused: bool | None) -> torch.optim.AdamW:
-    """AdamW over two groups, decayed and exempt, in the order of the model's parameters."""
+    """AdamW over two groups, decayed and exempt, in the order of the model's parameters; shards and whole tensors apart, since
+    fused kernels take one kind at a time.
+    """
     exempt = set(exempt_names(model, recipe.decay))
     named = list(model.named_parameters())
     groups: list[dict[str, Any]] = [
-        {"params": [p for n, p in named if n not in exempt], "weight_decay": recipe.weight_decay},
-        {"params": [p for n, p in named if n in exempt], "weight_decay": 0.0},
+        {
+            "params": [p for n, p in named if (n in exempt) == free and isinstance(p, DTensor) == sharded],
+            "weight_decay": 0.0 if free else recipe.weight_decay,
+        }
+        for free in (False, True)
+        for sharded in (False, True)
     ]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],

@@ -18,6 +18,7 @@ from depthbench.verdict.verdicts import Verdicts
 
 SOURCE = "DepthBench technical report, arXiv 2609.32534, figure 2 as published on its website"
 QUANTITY = "validation loss (nats per token) on FineWeb-Edu, about 400M parameters, 8B tokens, best learning rate per configuration"
+VOCABULARY = 50_280  # of its tokenizer: losses per token of another one are another quantity
 SHAPES = ((16, 1216), (20, 1120), (24, 1024), (28, 960), (32, 896), (42, 800), (70, 640))
 LOSSES = {
     "preln": (2.759, 2.759, 2.765, 2.774, 2.782),

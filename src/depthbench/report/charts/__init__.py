@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from depthbench.report.charts import aspect_ratio, depth_gain, learning_rate
+from depthbench.report.charts import aspect_ratio, depth_gain, learning_rate, parameters
+from depthbench.report.charts.published import published_charts
 from depthbench.report.charts.save import remove_others, save
 from depthbench.report.content import Content
 
@@ -21,4 +22,6 @@ def all_charts(content: Content) -> dict[str, alt.ConcatChart]:
         found[learning_rate.NAME] = learning_rate.loss_vs_learning_rate(content)
     if depth_gain.has_gain(content):
         found[depth_gain.NAME] = depth_gain.depth_gain(content)
-    return found
+    if parameters.has_ladder(content):
+        found[parameters.NAME] = parameters.loss_vs_parameters(content)
+    return found | published_charts(content)

@@ -20,6 +20,7 @@ NAMES = (
     "depth_gain",
     "loss_vs_parameters",
     "depth_gain_vs_published",
+    "loss_vs_published",
     "published_400m",
 )
 
