@@ -1,8 +1,8 @@
 """How processes share one run: alone, by DDP, or by FSDP2. The training loop asks, and does not know which it is.
 
-Every process has the same model and is given some rows of every batch. The loss is the mean over the tokens of the whole batch, however
-the rows are dealt out: each process sums over its own tokens and divides by all of them, and what backends average is scaled
-back. Rank 0 *leads*: it alone hears requests, looks at the clock, and writes; the others follow its word.
+Every process has the same model and is given some rows of every batch. The loss is the mean over the tokens of the whole batch,
+however the rows are dealt out: each process sums over its own tokens and divides by all of them, and what backends average is
+scaled back. Rank 0 *leads*: it alone hears requests, looks at the clock, and writes; the others follow its word.
 """
 
 from __future__ import annotations
@@ -118,9 +118,7 @@ class Together(Alone):
             return device
         if device.index is not None:
             raise UserError(f"--device {device} names one GPU, and {self.size} processes need one each; use --device cuda")
-        own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(own)
-        return own
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
     def wrap(self, model: Transformer) -> nn.Module:
         """The model in `DistributedDataParallel`."""
@@ -137,9 +135,7 @@ class Together(Alone):
     def rows(self, batch_size: int) -> range:
         """As equal as can be: the first processes have a row more where they do not divide."""
         if batch_size < self.size:
-            raise UserError(
-                f"a batch of {batch_size} sequences cannot be shared by {self.size} processes; use fewer, or a larger batch"
-            )
+            raise UserError(f"{self.size} processes cannot share a batch of {batch_size} sequences; use fewer, or a larger batch")
         share, more = divmod(batch_size, self.size)
         start = self.rank * share + min(self.rank, more)
         return range(start, start + share + (self.rank < more))
@@ -157,8 +153,8 @@ class Together(Alone):
 
     def accumulates(self, last: bool) -> AbstractContextManager[None]:
         """Gradients travel once an update."""
-        assert isinstance(self.wrapped, nn.parallel.DistributedDataParallel)
-        return nullcontext() if last else self.wrapped.no_sync()
+        wrapped: Any = self.wrapped
+        return nullcontext() if last else wrapped.no_sync()
 
     def total(self, value: Tensor | float) -> Tensor | float:
         """By all-reduce."""
@@ -218,10 +214,8 @@ class Sharded(Together):
     @contextmanager
     def accumulates(self, last: bool) -> Iterator[None]:
         """Gradients are reduced and scattered once an update."""
-        from torch.distributed.fsdp import FSDPModule
-
-        assert isinstance(self.wrapped, FSDPModule)
-        self.wrapped.set_requires_gradient_sync(last)
+        wrapped: Any = self.wrapped
+        wrapped.set_requires_gradient_sync(last)
         yield
         if last and self.scalars:
             used = [parameter.grad for parameter in self.scalars if parameter.grad is not None]
@@ -233,15 +227,13 @@ class Sharded(Together):
 
     def clip(self, model: nn.Module, limit: float) -> float:
         """One norm over shards and scalars."""
-        from torch.distributed.tensor import DTensor
-
-        sharded = [p for p in model.parameters() if isinstance(p, DTensor)]
+        sharded = [p for p in model.parameters() if is_shard(p)]
         norms = []
         for parameters in (sharded, self.scalars):
             gradients = [p.grad for p in parameters if p.grad is not None]
             if gradients:
                 norm = torch.nn.utils.get_total_norm(gradients)
-                norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+                norms.append(_whole(norm))
         total = torch.linalg.vector_norm(torch.stack(norms))
         for parameters in (sharded, self.scalars):
             if parameters:
@@ -250,27 +242,35 @@ class Sharded(Together):
 
     def whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Gathered one by one; only the leader keeps them, on the CPU."""
-        from torch.distributed.tensor import DTensor
-
         found = {}
         for name, tensor in tensors.items():
-            full = tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor
+            full = _whole(tensor.detach())
             if self.leads:
                 found[name] = full.cpu()
         return found
 
     def shard(self, tensors: Mapping[str, Tensor], like: nn.Module) -> dict[str, Tensor]:
         """Every process has read the whole, and keeps its part."""
-        from torch.distributed.tensor import DTensor, distribute_tensor
+        from torch.distributed.tensor import distribute_tensor
 
-        parameters = dict(like.named_parameters())
+        parameters: dict[str, Any] = dict(like.named_parameters())
         found = dict(tensors)
         for name, tensor in tensors.items():
             parameter = parameters[_parameter_of(name, parameters)]
-            if isinstance(parameter, DTensor) and tensor.shape == parameter.shape:
+            if is_shard(parameter) and tensor.shape == parameter.shape:
                 there = tensor.to(parameter.device)
                 found[name] = distribute_tensor(there, parameter.device_mesh, parameter.placements, src_data_rank=None)
         return found
+
+
+def is_shard(tensor: Tensor) -> bool:
+    """Whether a tensor is a `DTensor`; asked so, since importing that class takes a second that few runs need."""
+    return hasattr(tensor, "full_tensor")
+
+
+def _whole(tensor: Any) -> Tensor:
+    whole: Tensor = tensor.full_tensor() if is_shard(tensor) else tensor
+    return whole
 
 
 def _parameter_of(name: str, parameters: Mapping[str, Any]) -> str:

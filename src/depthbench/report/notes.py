@@ -4,6 +4,7 @@ learning rates lie on an edge, what differs between the runs, what speaks agains
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -13,16 +14,20 @@ from depthbench.verdict.rates import HIGH
 from depthbench.verdict.rows import ResultRow
 from depthbench.verdict.summary import CellSummary, Summary
 
+P_VALUE = re.compile(r"p = ([0-9.e-]+)")
+P_PLACE = "{p}"
+
 
 def notes(section: Section) -> list[str]:
     """The weightiest first."""
     summary = section.summary
-    single = section.most_seeds == 1 and section.verdicts.notes  # they say so, and more
+    # With one seed everywhere the verdicts' notes say so, and more.
+    single = section.most_seeds == 1 and section.verdicts.notes and all(len(cell.seeds) == 1 for cell in summary.drawn)
     found = ["" if single else seeds_note(summary), *section.verdicts.notes, *_trend_notes(section), *_reasons(section)]
     elsewhere = [cell for cell in summary.drawn if cell.diverged_steps]
     found += [diverged_note(summary), _name_diverged("Diverged at a learning rate that was not chosen", elsewhere)]
     found += [edges_note(summary), rates_note(summary), *section.table.notes, *_mixtures(section.table.rows)]
-    found += [f"{design.label}: {note}" for design in section.verdicts.designs for note in design.notes]
+    found += _doubts(section)
     return [note for note in found if note]
 
 
@@ -106,6 +111,19 @@ def _reasons(section: Section) -> Iterator[str]:
     named = [f"{design.label} {design.needed_seeds}" for design in designs if design.needed_seeds]
     if named:
         yield f"Undecided; seeds that would probably decide, with this noise: {some(named, 10)}."
+
+
+def _doubts(section: Section) -> Iterator[str]:
+    """What speaks against the intervals, once for all designs of which the same must be said; each p-value is in summary.json."""
+    alike: dict[str, list[tuple[str, float]]] = {}
+    for design in section.verdicts.designs:
+        for note in design.notes:
+            found = P_VALUE.search(note)
+            key = P_VALUE.sub(f"p {P_PLACE}", note) if found else note
+            alike.setdefault(key, []).append((design.label, float(found[1]) if found else 0.0))
+    for key, named in alike.items():
+        equal = "=" if len(named) == 1 else "≤"
+        yield f"{some([label for label, _ in named])}: {key.replace(P_PLACE, f'{equal} {max(p for _, p in named):.2g}')}"
 
 
 def _mixtures(rows: Sequence[ResultRow]) -> Iterator[str]:

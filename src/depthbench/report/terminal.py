@@ -21,7 +21,8 @@ from depthbench.verdict.scaling import Ladder
 WIDEST = 120  # columns; longer lines are hard to follow
 MISSING_LINES = 5
 NOTE_LINES = 14  # of a section; all are in summary.json
-LOSS_LEGEND = "* lowest of its column; a column is layers × width, aspect ratio AR (width / layers), total parameters"
+BEST_LEGEND = "* lowest of its column; "
+LOSS_LEGEND = "a column is layers × width, aspect ratio AR (width / layers), total parameters"
 D_FF_LEGEND = ", and d_ff where it differs between designs"
 EDGE_LEGEND = f"{ABOVE} {BELOW} best at the highest ({ABOVE}) or lowest ({BELOW}) learning rate tried: a better one may lie beyond"
 TREND_LEGEND = (
@@ -34,8 +35,8 @@ PAIR_LEGEND = (
     " is better; differ: p at most 0.05"
 )
 LAW_LEGEND = (
-    "A is the part of the loss that falls, at the geometric mean of the tiers; predicts: total parameters at which the law may be"
-    " asked"
+    "A is the part of the loss that falls, at the geometric mean of the tiers' parameters; predicts: total parameters at which the"
+    " law may be asked"
 )
 MOVE_LEGEND = (
     "parameters of a tier: aspect ratio with the lowest loss, by a parabola; >= <= on an edge of the shapes trained; ? fewer than"
@@ -83,13 +84,14 @@ def _losses(section: Section, width: int, explain: bool) -> Iterator[RenderableT
     yield from loss_tables(summary, width)
     spans = [summary.d_ff_span(shape) for shape in summary.shapes]
     if explain:
-        yield _small(LOSS_LEGEND + (D_FF_LEGEND if any(low != high for low, high in spans) else ""))
+        best = BEST_LEGEND if len(summary.labels) > 1 else ""
+        yield _small(best + LOSS_LEGEND + (D_FF_LEGEND if any(low != high for low, high in spans) else ""))
     if any(cell.choice.edge for cell in summary.drawn):
         yield _small(EDGE_LEGEND)
 
 
 def _trends(section: Section, width: int, explain: bool) -> Iterator[RenderableType]:
-    yield _title("Depth trend" + (" (one seed: point estimates)" if section.most_seeds == 1 else ""))
+    yield _title("Depth trend" + (" (one paired seed: point estimates)" if section.most_seeds == 1 else ""))
     yield from trend_tables(section, width)
     if explain:
         yield _small(TREND_LEGEND)
@@ -133,7 +135,7 @@ def _notes(section: Section) -> Iterator[RenderableType]:
 
 def _scale_laws(ladder: Ladder, width: int) -> Iterator[RenderableType]:
     forms = sorted({law.form for law in ladder.laws}, reverse=True)
-    yield _title("Scale law" + (f": loss = {' or '.join(forms)}, N total parameters" if forms else ""))
+    yield _title("Scale law" + (f": loss = {' or '.join(forms)}, N total parameters / their geometric mean" if forms else ""))
     if ladder.laws:
         yield from law_tables(ladder, width)
         yield _small(LAW_LEGEND)

@@ -69,7 +69,7 @@ def _negative(estimate: Estimate) -> Estimate:
 def pair_tables(pairs: Sequence[Pair], width: int) -> Iterator[RenderableType]:
     """Differences of depth gain and of mean loss with interval, adjusted p-value and decision."""
     columns = [
-        Column("minus", [pair.b for pair in pairs], "left"),
+        Column("minus", [pair.b for pair in pairs], "left", fold=True),
         Column("gain difference\n[95 %]", [estimate_text(pair.gain) for pair in pairs]),
         Column("p\n(Holm)", [p_text(pair.gain_p) for pair in pairs]),
         Column("differ", [_yes(pair.gain_differs) for pair in pairs], "left"),

@@ -22,6 +22,7 @@ from depthbench.cost.flops import training_flops
 from depthbench.data.batches import TokenData
 from depthbench.errors import UserError
 from depthbench.files import create_json, read_json, write_json
+from depthbench.model.parallel import ALONE, Alone
 from depthbench.model.transformer import Transformer
 from depthbench.study.attempt import Attempt, Fenced
 from depthbench.study.cell import Cell
@@ -40,6 +41,7 @@ def train_cell(
     report: Callable[[StepReport], None] = ignore,
     notify: Callable[[str], None] = ignore,
     should_stop: Callable[[], bool] = never,
+    sharing: Alone = ALONE,
 ) -> str:
     """Train the cell of `folder` to its end, and say how it ended: "done", "diverged", "stopped", or "claimed" when another
     attempt holds it or has taken it over. A run that has its result is not touched.
@@ -56,7 +58,7 @@ def train_cell(
             return str(finished["status"])
         folder.failure_path.unlink(missing_ok=True)
         try:
-            return _train(folder, attempt, data, execution, report, notify, should_stop)
+            return _train(folder, attempt, data, execution, report, notify, should_stop, sharing)
         except Fenced as error:
             notify(str(error))
             return CLAIMED
@@ -76,6 +78,7 @@ def _train(
     report: Callable[[StepReport], None],
     notify: Callable[[str], None],
     should_stop: Callable[[], bool],
+    sharing: Alone,
 ) -> str:
     cell = folder.cell()
     if data.manifest.fingerprint != cell.data.fingerprint:
@@ -101,6 +104,7 @@ def _train(
         notify=notify,
         should_stop=should_stop,
         guard=attempt.guard,
+        sharing=sharing,
     )
     outcome = training.run()
     if outcome.status != "stopped":
@@ -108,6 +112,15 @@ def _train(
         if not create_json(folder.result_path, result_of(cell, model, counts, data, outcome)):
             raise Fenced(f"{folder.path.name} has its result already, from another attempt")
     return outcome.status
+
+
+def follow_cell(folder: RunFolder, data: TokenData, execution: Execution, sharing: Alone) -> None:
+    """Train along with the process that leads the run of `folder`. Writes nothing."""
+    cell = folder.cell()
+    model = build_model(folder.design_name(cell), cell.shape, seed=cell.seed, **dict(cell.design.options))
+    Training(
+        model, cell.recipe, data, seed=cell.seed, folder=folder.path, identity=cell.identity, execution=execution, sharing=sharing
+    ).run()
 
 
 def _assert_counts(cell: Cell, model: Transformer, counts: ParameterCounts) -> None:

@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 from depthbench.data.batches import TokenData
 from depthbench.errors import UserError
+from depthbench.study.ranks import launch
 from depthbench.study.store import RunFolder
 from depthbench.study.train_cell import train_cell
 from depthbench.train.execution import Execution
@@ -71,12 +72,22 @@ class Worker:
 
     def train(self, order: dict[str, Any]) -> str:
         """Train one run folder."""
+        execution = Execution(**order["execution"])
+        if execution.processes > 1:
+            return launch(
+                Path(order["run"]),
+                Path(order["data"]),
+                execution,
+                report=self.report,
+                notify=lambda text: self.say("note", text=text),
+                should_stop=self.stop.is_set,
+            )
         data = self.tokens.get(order["data"]) or TokenData.open(Path(order["data"]))
         self.tokens[order["data"]] = data
         return train_cell(
             RunFolder(Path(order["run"])),
             data,
-            Execution(**order["execution"]),
+            execution,
             report=self.report,
             notify=lambda text: self.say("note", text=text),
             should_stop=self.stop.is_set,

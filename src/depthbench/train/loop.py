@@ -87,7 +87,8 @@ class Training:
     `identity` names the cell, so that a checkpoint of another one is refused. `report` hears of every update, `notify` of
     anything unusual in words, and `should_stop` is asked after every update. `guard` is called before anything in the folder
     changes, before metrics rows at most once a second: it raises when another attempt has taken the run over, and no more is
-    written. With `sharing`, each of several processes runs a `Training` of the same run; the leading one alone reports, asks and writes.
+    written. With `sharing`, each of several processes runs a `Training` of the same run; the leading one alone reports, asks
+    and writes.
     """
 
     model: Transformer
@@ -179,7 +180,7 @@ class Training:
                     logits = self.called(inputs)
                 summed = F.cross_entropy(at_least_fp32(logits).flatten(0, 1), targets.flatten(), reduction="sum")
                 mean = summed / tokens
-                (mean if weight == 1 else mean * weight).backward()
+                (mean if weight == 1 else mean * weight).backward()  # type: ignore[no-untyped-call]
             if weight:
                 total = total + summed.detach()  # on the device, in the precision of the loss
         return float(self.sharing.total(total)) / tokens

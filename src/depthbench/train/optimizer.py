@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
+from depthbench.model.parallel import is_shard
 from depthbench.train.recipe import Recipe
 
 
@@ -28,7 +28,7 @@ def make_optimizer(model: nn.Module, recipe: Recipe, fused: bool | None) -> torc
     named = list(model.named_parameters())
     groups: list[dict[str, Any]] = [
         {
-            "params": [p for n, p in named if (n in exempt) == free and isinstance(p, DTensor) == sharded],
+            "params": [p for n, p in named if (n in exempt) == free and is_shard(p) == sharded],
             "weight_decay": 0.0 if free else recipe.weight_decay,
         }
         for free in (False, True)

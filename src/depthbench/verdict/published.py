@@ -126,7 +126,8 @@ def _spearman(ours: FloatArray, theirs: FloatArray) -> FloatArray:
 def _sentence(count: int, rho: float | None, low: float | None, high: float | None, ends: str) -> str:
     compared = f"Depth gains here ({ends}) against the published ones (M = 16 to 32)"
     if rho is None:
-        return f"{compared}: {count} design{'s' if count > 1 else ''} in common, or no difference among them, which shows no order."
+        why = f"an order needs {FEWEST}" if count < FEWEST else "but no difference among them"
+        return f"{compared}: {count} design{'s' if count > 1 else ''} in common, {why}."
     spread = (
         f" (95 % interval {low:+.2f} to {high:+.2f} from our noise alone)" if low is not None else " (one seed, so no interval)"
     )

@@ -45,7 +45,9 @@ class DesignVerdict:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Designs from the first rank to the last, then those without one; all pairs of designs that finished the `compared` shapes."""
+    """Ranked designs from the largest gain to the smallest, those that diverge after them, then those without a rank; all pairs of
+    designs that finished the `compared` shapes.
+    """
 
     compared: tuple[Shape, ...]
     designs: tuple[DesignVerdict, ...]
@@ -64,7 +66,7 @@ def judge(summary: Summary, margin: float = MARGIN) -> Verdicts:
     ranks = _ranks([design for design in found if design.label not in failed], pairs, failed)
     ranked = [replace(design, rank=ranks.get(design.label)) for design in found]
     notes = tuple(_notes(summary, losses, pairs, ranked, margin))
-    return Verdicts(summary.compared, tuple(sorted(ranked, key=_place)), pairs, margin, notes)
+    return Verdicts(summary.compared, tuple(sorted(ranked, key=lambda design: _place(design, failed))), pairs, margin, notes)
 
 
 def _diverges_alone(summary: Summary, cells: Sequence[CellSummary]) -> bool:
@@ -132,10 +134,11 @@ def _ranks(designs: Sequence[DesignVerdict], pairs: Sequence[Pair], failed: Sequ
     return ranks
 
 
-def _place(design: DesignVerdict) -> tuple[bool, tuple[int, int], float]:
+def _place(design: DesignVerdict, failed: Sequence[str]) -> tuple[bool, bool, float]:
+    """By gain, which never puts a design after one that it beats; without a rank in the order of the table."""
     if design.rank is None:
-        return True, (0, 0), 0.0
-    return False, design.rank, -design.gain.value if design.gain else 0.0
+        return True, False, 0.0
+    return False, design.label in failed, -design.gain.value if design.gain else 0.0
 
 
 def _notes(

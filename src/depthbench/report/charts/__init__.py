@@ -17,7 +17,9 @@ __all__ = ["all_charts", "remove_others", "save"]
 
 def all_charts(content: Content) -> dict[str, alt.ConcatChart]:
     """The charts that `content` has numbers for, by the name of their files."""
-    found = {aspect_ratio.NAME: aspect_ratio.loss_vs_aspect_ratio(content)}
+    found = {}
+    if aspect_ratio.has_loss(content):
+        found[aspect_ratio.NAME] = aspect_ratio.loss_vs_aspect_ratio(content)
     if learning_rate.has_search(content):
         found[learning_rate.NAME] = learning_rate.loss_vs_learning_rate(content)
     if depth_gain.has_gain(content):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from depthbench.report.charts.style import LOSS_TITLE, Scheme, clickable, figure, of_shapes, panel_title, ratio_axis
+from depthbench.report.charts.style import LOSS_TITLE, Scheme, clickable, figure, of_shapes, panel, ratio_axis
 from depthbench.report.content import Content, Section, searched
 from depthbench.report.notes import diverged_note, edge_text
 from depthbench.text import parameter_count, parameter_span
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 NAME = "loss_vs_aspect_ratio"
 
 
+def has_loss(content: Content) -> bool:
+    """Whether any run has a loss."""
+    return any(section.summary.drawn for section in content.sections)
+
+
 def loss_vs_aspect_ratio(content: Content) -> alt.ConcatChart:
     """Mean loss of every design and shape, with bars of ± one standard deviation where there are seeds.
 
@@ -25,10 +30,11 @@ def loss_vs_aspect_ratio(content: Content) -> alt.ConcatChart:
     """
     several = len(content.sections) > 1
     width = 400 if several else 480
-    scheme = Scheme(content.labels, [cell.label for section in content.sections for cell in section.summary.drawn])
-    panels = [loss_panel(section, scheme, width, section.table.title if several else "") for section in content.sections]
+    sections = [section for section in content.sections if section.summary.drawn]
+    scheme = Scheme(content.labels, [cell.label for section in sections for cell in section.summary.drawn])
+    panels = [loss_panel(section, scheme, width, section.table.title if several else "") for section in sections]
     panels[0] = clickable(panels[0])
-    columns = 2 if several else 1
+    columns = min(2, len(panels))
     return figure(panels, columns, "Loss against aspect ratio", content.title, _caption(content), columns * width + 120)
 
 
@@ -40,7 +46,7 @@ def loss_panel(section: Section, scheme: Scheme, width: int, title: str) -> alt.
     base = alt.Chart({"values": _points(summary)}).encode(
         x=ratio_axis(of_shapes(summary.shapes), width), color=scheme.colour(), opacity=scheme.opacity()
     )
-    y = alt.Y("loss:Q").scale(zero=False, padding=12).title(LOSS_TITLE)
+    y = alt.Y("loss:Q").scale(zero=False, nice=False, padding=14).title(LOSS_TITLE)
     lines = base.mark_line(strokeWidth=1.6).encode(y=y, strokeDash=scheme.dash())
     points = base.encode(y=y, shape=scheme.marker(), tooltip=_tooltips())
     inside = points.transform_filter("datum.edge == ''").mark_point(filled=True, size=75, stroke="white", strokeWidth=0.5)
@@ -50,7 +56,7 @@ def loss_panel(section: Section, scheme: Scheme, width: int, title: str) -> alt.
         layers.insert(1, bars.mark_errorbar(ticks={"size": 7, "thickness": 1.2}, thickness=1.2))
     if any(cell.choice.edge for cell in summary.drawn):
         layers.append(points.transform_filter("datum.edge != ''").mark_point(fill="white", size=55, strokeWidth=1.6))
-    return alt.LayerChart(layer=layers, width=width, height=round(width * 2 / 3), title=panel_title(title))
+    return panel(layers, width, round(width * 2 / 3), title)
 
 
 def _points(summary: Summary) -> list[dict[str, Any]]:
@@ -132,4 +138,5 @@ def seeds_text(summaries: Sequence[Summary]) -> str:
     if max(counts) == 1:
         return "One seed per point, so no error bars."
     span = f"{max(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    return f"Mean over {span} seeds, bars ± 1 sample standard deviation."
+    bars = "bars ± 1 sample standard deviation" + (", none where there is one" if min(counts) == 1 else "")
+    return f"Mean over {span} seeds, {bars}."

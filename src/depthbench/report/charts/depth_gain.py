@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from depthbench.report.charts.style import GREY, LABEL_LIMIT, Scheme, figure, panel_title
+from depthbench.report.charts.style import GREY, LABEL_LIMIT, Scheme, figure, panel
 from depthbench.report.content import Content, Section
 from depthbench.text import interval_text, rank_text, some
 from depthbench.verdict.verdicts import DesignVerdict
@@ -44,7 +44,8 @@ def _panel(section: Section, scheme: Scheme, title: str) -> alt.LayerChart:
         ),
         color=scheme.colour(legend=False),
     )
-    x = alt.X("gain:Q", title=X_TITLE).scale(zero=True, padding=8).axis(tickCount=6, titlePadding=8)
+    axis = alt.Axis(tickCount=6, titlePadding=8, labelFlush=False, labelOverlap="greedy", labelSeparation=6)
+    x = alt.X("gain:Q", title=X_TITLE, axis=axis).scale(zero=True, padding=8)
     certain = "isValid(datum.low)"
     zero = alt.Chart({"values": [{}]}).mark_rule(color="black", strokeWidth=1).encode(x=alt.datum(0))
     bars = base.transform_filter(certain).mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=X_TITLE), x2="high:Q")
@@ -53,9 +54,7 @@ def _panel(section: Section, scheme: Scheme, title: str) -> alt.LayerChart:
     hollow = dots.transform_filter(f"!{certain}").mark_point(fill="white", size=65, strokeWidth=1.6, opacity=1)
     verdicts = base.mark_text(align="left", fontSize=11, color=GREY, baseline="middle")
     verdicts = verdicts.encode(x=alt.value(WIDTH + 10), text="verdict:N", color=alt.value(GREY))
-    return alt.LayerChart(
-        layer=[zero, bars, filled, hollow, verdicts], width=WIDTH, height=ROW * len(points), title=panel_title(title)
-    )
+    return panel([zero, bars, filled, hollow, verdicts], WIDTH, ROW * len(points), title)
 
 
 def _point(design: DesignVerdict) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from depthbench.report.charts.aspect_ratio import missing_text
-from depthbench.report.charts.style import GREY, LOSS_TITLE, MARGIN, Scheme, clickable, figure, panel_title
+from depthbench.report.charts.style import GREY, LOSS_TITLE, MARGIN, Scheme, clickable, figure, group_title, panel
 from depthbench.report.content import Content, Section, searched
 from depthbench.text import ratio_text
 from depthbench.verdict.rows import Shape
@@ -45,7 +45,7 @@ def loss_vs_learning_rate(content: Content) -> alt.ConcatChart:
     grids = [_panels(section, scheme) for section in sections]
     grids[0][0] = clickable(grids[0][0])
     columns = min(COLUMNS, max(len(grid) for grid in grids))
-    titles = [panel_title(section.table.title if len(sections) > 1 else "") for section in sections]
+    titles = [group_title(section.table.title if len(sections) > 1 else "") for section in sections]
     rows = [
         alt.ConcatChart(concat=grid, columns=columns, title=title, spacing=16) for grid, title in zip(grids, titles, strict=True)
     ]
@@ -89,6 +89,7 @@ class _Axes:
         self.rates = sorted({item.rate for item in tried})
         low, high = _limits(losses) if losses else (0.0, 1.0)
         self.top = high
+        self.known = bool(losses)
         self.domain = [low - PADDING * (high - low), high + PADDING * (high - low)]
         self.band = band
 
@@ -102,7 +103,8 @@ class _Axes:
     def y(self, titled: bool) -> alt.Y:
         import altair as alt
 
-        axis = alt.Axis(tickCount=6, labels=titled, ticks=titled)
+        shown = titled and self.known  # without a loss the numbers would be made up
+        axis = alt.Axis(tickCount=6, labels=shown, ticks=shown, grid=self.known)
         scale = alt.Scale(domain=self.domain, nice=False, zero=False, range=[HEIGHT, self.band + 6 if self.band else 0])
         return alt.Y("loss:Q", axis=axis, scale=scale).title(LOSS_TITLE if titled else None)
 
@@ -133,7 +135,7 @@ def _panel(
     layers = [lines, dots, inside, edge, *(mark.encode(y=y, tooltip=_tooltips()) for mark in (refined, far))]
     if axes.band:
         layers += _band(marks, scheme, axes, bottom, labelled=left)
-    return alt.LayerChart(layer=layers, width=WIDTH, height=HEIGHT, title=panel_title(title))
+    return panel(layers, WIDTH, HEIGHT, title)
 
 
 def _band(marks: list[dict[str, Any]], scheme: Scheme, axes: _Axes, bottom: bool, labelled: bool) -> list[Any]:
@@ -223,7 +225,10 @@ def _caption(sections: Sequence[Section]) -> list[str]:
     cells = [cell for section in sections for cell in section.summary.cells]
     drawn = [cell for cell in cells if cell.loss is not None]
     edges = sum(bool(cell.choice.edge) for cell in drawn)
-    found = ["Mean over the seeds that all rates of a cell share. Large marker: the best rate tried."]
+    single = all(item.n_seeds == 1 for cell in cells for item in cell.choice.tried)
+    found = ["One seed per point." if single else "Mean over the seeds that all rates of a cell share."]
+    if drawn:
+        found.append("Large marker: the best rate tried.")
     if edges:
         found.append(f"Hollow ({edges} of {len(drawn)}): it is the highest or lowest tried, and a better one may lie beyond.")
     if any(cell.choice.refined is not None for cell in cells):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from depthbench.report.charts.aspect_ratio import missing_text
-from depthbench.report.charts.style import LOSS_TITLE, Scheme, clickable, figure, panel_title
+from depthbench.report.charts.style import LOSS_TITLE, Scheme, clickable, figure, panel
 from depthbench.report.content import Content
 from depthbench.text import parameter_count, ratio_text
 from depthbench.verdict import power_law
@@ -46,28 +46,31 @@ def loss_vs_parameters(content: Content) -> alt.ConcatChart:
     ladder = content.ladder
     assert ladder is not None
     scheme = Scheme(content.labels, [*(law.label for law in ladder.laws), *(move.label for move in ladder.moves)])
-    x = _parameter_axis(ladder)
     ratios = sorted({law.aspect_ratio for law in ladder.laws}, reverse=True)
-    domain = _loss_domain(ladder.laws)
+    sizes, domain = _sizes(ladder.laws, ladder.moves), _loss_domain(ladder.laws)
+    ends = [min(sizes) / EDGE_MARGIN, max(sizes) * EDGE_MARGIN]
     panels: list[alt.LayerChart] = [
-        _law_panel([law for law in ladder.laws if law.aspect_ratio == ratio], ratio, scheme, x, domain) for ratio in ratios
+        _law_panel([law for law in ladder.laws if law.aspect_ratio == ratio], ratio, scheme, ends, domain) for ratio in ratios
     ]
     if ladder.moves:
-        panels.append(_move_panel(ladder.moves, scheme, x))
+        panels.append(_move_panel(ladder.moves, scheme, ends))
     panels[0] = clickable(panels[0])
     columns = 2 if len(panels) in (2, 4) else min(COLUMNS, len(panels))
     caption = [*_caption(ladder), missing_text(content)]
     return figure(panels, columns, "Loss against parameters", content.title, caption, columns * (WIDTH + 50) + 110)
 
 
-def _parameter_axis(ladder: Ladder) -> alt.X:
+def _sizes(laws: Sequence[ScalingLaw], moves: Sequence[AspectMove]) -> list[int]:
+    """The parameters of every point, smallest first."""
+    return sorted(
+        [point.parameters for law in laws for point in law.points] + [tier.parameters for move in moves for tier in move.tiers]
+    )
+
+
+def _parameter_axis(sizes: Sequence[int], ends: list[float]) -> alt.X:
     """Total parameters, logarithmic, with a tick at the middle of every tier."""
     import altair as alt
 
-    sizes = sorted(
-        [point.parameters for law in ladder.laws for point in law.points]
-        + [tier.parameters for move in ladder.moves for tier in move.tiers]
-    )
     tiers: list[list[int]] = [[sizes[0]]]
     for small, large in itertools.pairwise(sizes):
         if large > TICKS_APART * small:
@@ -78,8 +81,7 @@ def _parameter_axis(ladder: Ladder) -> alt.X:
     axis = alt.Axis(
         values=ticks, labelExpr=f"{names}[indexof({json.dumps(ticks)}, datum.value)]", labelOverlap="greedy", labelAngle=0
     )
-    domain = [sizes[0] / EDGE_MARGIN, sizes[-1] * EDGE_MARGIN]
-    return alt.X("parameters:Q", axis=axis).scale(type="log", domain=domain, nice=False).title(X_TITLE)
+    return alt.X("parameters:Q", axis=axis).scale(type="log", domain=ends, nice=False).title(X_TITLE)
 
 
 def _loss_domain(laws: Sequence[ScalingLaw]) -> list[float]:
@@ -92,9 +94,10 @@ def _loss_domain(laws: Sequence[ScalingLaw]) -> list[float]:
     return [low - PADDING * span, high + PADDING * span]
 
 
-def _law_panel(laws: Sequence[ScalingLaw], ratio: float, scheme: Scheme, x: alt.X, domain: list[float]) -> alt.LayerChart:
+def _law_panel(laws: Sequence[ScalingLaw], ratio: float, scheme: Scheme, ends: list[float], domain: list[float]) -> alt.LayerChart:
     import altair as alt
 
+    x = _parameter_axis(_sizes(laws, ()), ends)
     y = alt.Y("loss:Q").scale(domain=domain, zero=False, nice=False).axis(tickCount=6).title(LOSS_TITLE)
     curves = alt.Chart({"values": [value for law in laws for value in _curve(law)]}).mark_line(strokeWidth=1.5)
     curves = curves.encode(x=x, y=y, color=scheme.colour(), strokeDash=scheme.dash(), opacity=scheme.opacity())
@@ -106,7 +109,7 @@ def _law_panel(laws: Sequence[ScalingLaw], ratio: float, scheme: Scheme, x: alt.
         layers.append(bars.encode(y=alt.Y("low:Q").title(LOSS_TITLE), y2="high:Q"))
     dots = base.mark_point(filled=True, size=70, stroke="white", strokeWidth=0.5)
     layers.append(dots.encode(y=y, shape=scheme.marker(), tooltip=_law_tooltips()))
-    return alt.LayerChart(layer=layers, width=WIDTH, height=HEIGHT, title=panel_title(f"aspect ratio {ratio_text(ratio)}"))
+    return panel(layers, WIDTH, HEIGHT, f"aspect ratio {ratio_text(ratio)}")
 
 
 def _points(law: ScalingLaw) -> list[dict[str, Any]]:
@@ -153,9 +156,10 @@ def _law_tooltips() -> list[alt.Tooltip]:
     ]
 
 
-def _move_panel(moves: Sequence[AspectMove], scheme: Scheme, x: alt.X) -> alt.LayerChart:
+def _move_panel(moves: Sequence[AspectMove], scheme: Scheme, ends: list[float]) -> alt.LayerChart:
     import altair as alt
 
+    x = _parameter_axis(_sizes((), moves), ends)
     points = [_best(move.label, tier) for move in moves for tier in move.tiers]
     ratios = [point["aspect_ratio"] for point in points]
     y = alt.Y("aspect_ratio:Q").title(BEST_TITLE).axis(tickCount=5, format="~r")
@@ -165,7 +169,7 @@ def _move_panel(moves: Sequence[AspectMove], scheme: Scheme, x: alt.X) -> alt.La
     marks = base.encode(shape=scheme.marker(), tooltip=_move_tooltips())
     inside = marks.transform_filter("datum.edge == ''").mark_point(filled=True, size=70, stroke="white", strokeWidth=0.5)
     edge = marks.transform_filter("datum.edge != ''").mark_point(fill="white", size=55, strokeWidth=1.6)
-    return alt.LayerChart(layer=[lines, inside, edge], width=WIDTH, height=HEIGHT, title=panel_title("best aspect ratio"))
+    return panel([lines, inside, edge], WIDTH, HEIGHT, "best aspect ratio")
 
 
 def _best(label: str, tier: TierBest) -> dict[str, Any]:
@@ -193,7 +197,10 @@ def _caption(ladder: Ladder) -> Iterable[str]:
     laws = ladder.laws
     if laws:
         forms = " or ".join(sorted({law.form for law in laws}, reverse=True))
-        yield f"Curves: loss = {forms}, drawn only between the smallest and the largest model trained."
+        yield (
+            f"Curves: loss = {forms} with N total parameters / their geometric mean, drawn only between the smallest and the "
+            "largest model trained."
+        )
         counts = sorted({law.n for law in laws})
         if counts[-1] > 1:
             span = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -203,7 +210,7 @@ def _caption(ladder: Ladder) -> Iterable[str]:
         if any(law.range is None for law in laws):
             yield f"Through fewer than {TIERS_TO_PREDICT} tiers a curve is no law, and predicts nothing."
         if any(law.range is not None for law in laws):
-            yield f"Laws may be asked up to {REACH:g} times the largest and down to 1/{REACH:g} of the smallest model."
+            yield f"A law predicts from 1/{REACH:g} of the smallest to {REACH:g} times the largest model and refuses beyond."
         if len({law.aspect_ratio for law in laws}) > 1:
             yield "The loss panels share their axes."
     edges = {tier.edge for move in ladder.moves for tier in move.tiers if tier.edge}

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from depthbench.report.charts.aspect_ratio import loss_panel, missing_text, seeds_text
 from depthbench.report.charts.style import (
-    FONT,
     GREY,
     LABEL_LIMIT,
     LOSS_TITLE,
     Scheme,
     clickable,
     figure,
-    of_shapes,
-    panel_title,
+    group_title,
+    panel,
     ratio_axis,
 )
 from depthbench.report.content import Content, Section
@@ -36,8 +35,7 @@ OVERLAY_NAME = "loss_vs_published"
 BESIDE_NAME = "published_400m"
 FEWEST_GAINS = 2  # points of a scatter
 SQUARE = 320  # pixels of a panel of gains
-SMALL_WIDTH, SMALL_HEIGHT = 230, 160  # of a panel of one design
-SMALL_COLUMNS = 3
+SMALL_WIDTH, SMALL_HEIGHT = 220, 160  # of a panel of one design
 PANEL_WIDTH = 400
 HERE, PUBLISHED = "this study", "as published"
 SHADE = "#F4F4F4"  # behind published values
@@ -71,7 +69,7 @@ def _same_sizes(section: Section) -> list[CellSummary]:
 
 def depth_gain_vs_published(content: Content, sections: Sequence[Section]) -> alt.ConcatChart:
     """Our depth gains against the published ones, a panel a table. Axes have scales of their own, so no diagonal is drawn."""
-    labels = [design.label for section in sections for design in section.agreement.designs] if sections else []
+    labels = [design.label for section in sections if section.agreement for design in section.agreement.designs]
     scheme = Scheme(content.labels, labels)
     several = len(content.sections) > 1
     panels = [_gain_panel(section, scheme, section.table.title if several else "") for section in sections]
@@ -90,9 +88,11 @@ def _gain_panel(section: Section, scheme: Scheme, title: str) -> alt.LayerChart:
     x_title = f"published gain (nats per token), M = {SHAPES[0][0]} to {SHAPES[DEEPEST][0]}"
     shapes = section.summary.compared
     y_title = f"gain here (nats per token), M = {shapes[0].n_layers} to {shapes[-1].n_layers}"
+    x_axis = alt.Axis(tickCount=5, format=".2f", labelOverlap="greedy", labelSeparation=6, labelFlush=False)
+    x = alt.X("published:Q", title=x_title, axis=x_axis).scale(zero=True, padding=14)
     zero = alt.Chart({"values": [{}]}).mark_rule(color="#999", strokeWidth=1)
     base = alt.Chart({"values": points}).encode(
-        x=alt.X("published:Q", title=x_title).scale(zero=True, padding=14).axis(tickCount=5, format="+.2f"),
+        x=x,
         color=scheme.colour(),
         opacity=scheme.opacity(),
     )
@@ -106,7 +106,7 @@ def _gain_panel(section: Section, scheme: Scheme, title: str) -> alt.LayerChart:
         zero.encode(x=alt.datum(0)),
         zero.encode(y=alt.datum(0)),
     ]
-    return alt.LayerChart(layer=layers, width=SQUARE, height=SQUARE, title=panel_title(title))
+    return panel(layers, SQUARE, SQUARE, title)
 
 
 def _gain_point(design: DesignVerdict, published: float) -> dict[str, Any]:
@@ -149,11 +149,11 @@ def loss_vs_published(content: Content, sections: Sequence[Section]) -> alt.Conc
     """Small panels, one a design, with the losses here over the published ones at the same sizes."""
     import altair as alt
 
-    grids = [_overlays(section) for section in sections]
-    columns = min(SMALL_COLUMNS, max(len(grid) for grid in grids))
+    columns = _small_columns(max(len(_designs(section)) for section in sections))
+    grids = [_overlays(section, columns) for section in sections]
     several = len(sections) > 1
     rows = [
-        alt.ConcatChart(concat=grid, columns=columns, spacing=18, title=panel_title(section.table.title if several else ""))
+        alt.ConcatChart(concat=grid, columns=columns, spacing=18, title=group_title(section.table.title if several else ""))
         for section, grid in zip(sections, grids, strict=True)
     ]
     caption = [*_overlay_caption(sections), missing_text(content)]
@@ -161,16 +161,24 @@ def loss_vs_published(content: Content, sections: Sequence[Section]) -> alt.Conc
     return figure(rows, 1, "Loss beside the published study", content.title, caption, width)
 
 
-def _overlays(section: Section) -> list[alt.LayerChart]:
-    cells = _same_sizes(section)
-    labels = [label for label in section.summary.labels if any(cell.label == label for cell in cells)]
+def _small_columns(count: int) -> int:
+    return 4 if count > 6 else min(3, count)
+
+
+def _designs(section: Section) -> list[str]:
+    """The designs with a cell of a published size."""
+    found = {cell.label for cell in _same_sizes(section)}
+    return [label for label in section.summary.labels if label in found]
+
+
+def _overlays(section: Section, columns: int) -> list[alt.LayerChart]:
+    labels = _designs(section)
     ours = {label: [cell for cell in section.summary.drawn if cell.label == label] for label in labels}
     values = [value for label in labels for value in _overlay_values(label, ours[label])]
     ends = [value[key] for value in values for key in ("loss", "low", "high") if value[key] is not None]
     room = PADDING * max(max(ends) - min(ends), 0.01)
     domain = [min(ends) - room, max(ends) + room]
     ratios = sorted({(value["aspect_ratio"], value["n_layers"]) for value in values})
-    columns = min(SMALL_COLUMNS, len(labels))
     return [
         _overlay(
             [value for value in values if value["design"] == label],
@@ -216,25 +224,28 @@ def _overlay(
 ) -> alt.LayerChart:
     import altair as alt
 
-    legend = alt.Legend(title=None, symbolSize=80, labelLimit=LABEL_LIMIT, orient="right")
+    legend = alt.Legend(title=None, symbolType="stroke", symbolSize=300, symbolStrokeWidth=1.5, labelLimit=LABEL_LIMIT)
     sources = [HERE, PUBLISHED]
+    colour = alt.Color("source:N", legend=None).scale(domain=sources, range=["#0072B2", GREY])
     x = ratio_axis(ratios, SMALL_WIDTH)
     base = alt.Chart({"values": values}).encode(
         x=x if bottom else x.title(None),
-        color=alt.Color("source:N", legend=legend).scale(domain=sources, range=["#0072B2", GREY]),
+        color=colour,
     )
-    y = alt.Y("loss:Q").scale(domain=domain, zero=False, nice=False).title(LOSS_TITLE if left else None).axis(tickCount=5)
+    y = alt.Y("loss:Q").scale(domain=domain, zero=False, nice=False).title(LOSS_TITLE if left else None)
+    y = y.axis(tickCount=5, labels=left, ticks=left)
     dash = alt.StrokeDash("source:N", legend=legend).scale(domain=sources, range=[[1, 0], [4, 3]])
-    marker = alt.Shape("source:N", legend=legend).scale(domain=sources, range=["circle", "square"])
-    points = base.encode(y=y, shape=marker, tooltip=_overlay_tooltips())
+    points = base.encode(y=y, tooltip=_overlay_tooltips())
     bars = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.4)
     layers = [
-        base.mark_line(strokeWidth=1.5).encode(y=y, strokeDash=dash),
+        base.mark_line(strokeWidth=1.5).encode(y=y, strokeDash=dash, color=colour.legend(legend)),
         bars.encode(y=alt.Y("low:Q").title(LOSS_TITLE if left else None), y2="high:Q"),
-        points.transform_filter(f"datum.source == '{HERE}'").mark_point(filled=True, size=50),
-        points.transform_filter(f"datum.source == '{PUBLISHED}'").mark_point(fill="white", size=35, strokeWidth=1.3),
+        points.transform_filter(f"datum.source == '{HERE}'").mark_point(shape="circle", filled=True, size=50, opacity=1),
+        points.transform_filter(f"datum.source == '{PUBLISHED}'").mark_point(
+            shape="square", fill="white", size=35, strokeWidth=1.3, opacity=1
+        ),
     ]
-    return alt.LayerChart(layer=layers, width=SMALL_WIDTH, height=SMALL_HEIGHT, title=panel_title(label))
+    return panel(layers, SMALL_WIDTH, SMALL_HEIGHT, label)
 
 
 def _overlay_tooltips() -> list[alt.Tooltip]:
@@ -297,7 +308,7 @@ def _published_panel(labels: Iterable[str], scheme: Scheme) -> alt.LayerChart:
     shapes = [(point.aspect_ratio, point.n_layers) for point in published_points() if point.design in shown]
     base = alt.Chart({"values": points}).encode(
         x=ratio_axis(shapes, PANEL_WIDTH),
-        y=alt.Y("loss:Q").scale(zero=False, padding=12).title(f"published {LOSS_TITLE}"),
+        y=alt.Y("loss:Q").scale(zero=False, nice=False, padding=14).title(f"published {LOSS_TITLE}"),
         color=scheme.colour(),
         opacity=scheme.opacity(),
     )
@@ -307,5 +318,5 @@ def _published_panel(labels: Iterable[str], scheme: Scheme) -> alt.LayerChart:
         base.mark_line(strokeWidth=1.4).encode(strokeDash=scheme.dash()),
         marks.encode(shape=scheme.marker(), tooltip=[*tooltips, alt.Tooltip("loss:Q", title="as published", format=".3f")]),
     ]
-    title = panel_title(f"{PUBLISHED}: about 400M total parameters, 8B tokens")
-    return alt.LayerChart(layer=layers, width=PANEL_WIDTH, height=round(PANEL_WIDTH * 2 / 3), title=title, view={"fill": SHADE})
+    title = f"{PUBLISHED}: about 400M total parameters, 8B tokens"
+    return panel(layers, PANEL_WIDTH, round(PANEL_WIDTH * 2 / 3), title, view={"fill": SHADE})

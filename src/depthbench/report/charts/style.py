@@ -27,6 +27,7 @@ FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 GREY = "#666"
 LOSS_TITLE = "validation loss (nats per token)"
 RATIO_TITLE = "deeper, narrower  ←  aspect ratio d_model / n_layers  →  shallower, wider"
+TITLE_AT = -8  # pixels below the top of the plotting area
 SMALL_FROM = 440  # narrower panels have short axis titles
 _TEXT = {"labelFont": FONT, "titleFont": FONT, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
 _BLACK = {"labelColor": "black", "titleColor": "black"}
@@ -131,8 +132,22 @@ def clickable(panel: Any) -> Any:
     return panel.add_params(alt.selection_point(name=CLICKED, fields=["design"], bind="legend"))
 
 
-def panel_title(text: str) -> Any:
-    """The title of one panel among several, above its plotting area; empty text gives none."""
+def panel(layers: Sequence[Any], width: int, height: int, title: str, **options: Any) -> alt.LayerChart:
+    """`layers` as one panel, with its title right above the plotting area unless that is empty.
+
+    The title is a mark: Vega moves real titles up by what the tick labels need, and those of neighbours would not be level.
+    """
     import altair as alt
 
-    return alt.Title(plain(text), fontSize=12, fontWeight="normal", frame="group", offset=8) if text else alt.Undefined
+    found = list(layers)
+    if title:
+        text = alt.Chart({"values": [{}]}).mark_text(align="left", baseline="bottom", fontSize=12, font=FONT, color="black")
+        found.append(text.encode(x=alt.value(0), y=alt.value(TITLE_AT), text=alt.value(plain(title))))
+    return alt.LayerChart(layer=found, width=width, height=height, **options)
+
+
+def group_title(text: str) -> Any:
+    """The title of several panels that belong together; empty text gives none."""
+    import altair as alt
+
+    return alt.Title(plain(text), fontSize=12, fontWeight="bold", frame="group", offset=8) if text else alt.Undefined
