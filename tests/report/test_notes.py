@@ -2,20 +2,19 @@ import re
 
 import pytest
 
-from depthbench.report import aggregate, one_table
+from depthbench.report.content import read
 from depthbench.report.notes import notes, provenance
-from depthbench.text import parameter_count, parameter_span, percent_span, ratio_text
-from synthetic import diverged, row, seeds, study
+from depthbench.text import parameter_count, parameter_span, ratio_text
+from synthetic import diverged, row, seeds, simulated, study
 
 
 def all_notes(rows):
-    table = one_table(rows, "here")
-    return " ".join(notes(table, aggregate(table)))
+    return " ".join(note for section in read(rows, [], "here").sections for note in notes(section))
 
 
 def test_one_seed_is_said_to_carry_no_interval_and_no_verdict_is_given():
     text = all_notes(study())
-    assert "One seed per cell" in text and "no interval" in text
+    assert "One paired seed" in text and "without interval, verdict or rank" in text
     assert not re.search(r"improv|better|worse|significant|beats|wins|flat", text)
 
 
@@ -30,27 +29,38 @@ def test_diverged_cells_are_named_with_their_step():
     assert "not chosen: hc 2 × 160 @ 120 (1 of 2 runs)." in text and "tried: 0.004, 0.01" in text
 
 
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        ({"recipe_hash": "e" * 64}, "recipes"),
-        ({"code_version": "0.2.0"}, "code versions"),
-        ({"data_fingerprint": "e" * 64}, "training data"),
-    ],
-)
-def test_mixtures_are_said(change, what):
-    assert f"differ in {what}" in all_notes([*study(), row("moda", **change)])
-    assert "differ" not in all_notes(study())
+def test_different_code_and_versions_in_one_table_are_said():
+    assert "made by different code" in all_notes([*study(), row("moda", code_hash="f" * 64)])
+    assert "differ in code version" in all_notes([*study(), row("moda", code_version="0.2.0")])
+    text = all_notes(study())
+    assert "differ" not in text and "different" not in text
+
+
+@pytest.mark.parametrize("change", [{"recipe_hash": "e" * 64}, {"data_fingerprint": "e" * 64}])
+def test_other_recipes_and_data_stand_in_a_table_of_their_own(change):
+    sections = read([*study(), *study({"moda": (1.4, 1.3, 1.2)}, **change)], [], "here").sections
+    assert len(sections) == 2 and len({section.table.title for section in sections}) == 2
+    assert [section.summary.labels for section in sections].count(("moda",)) == 1
 
 
 def test_what_is_not_compared_is_said():
-    assert "not compared: moda" in all_notes([*study(), row("moda")])
+    assert "Not compared: moda" in all_notes([*study(), row("moda")])
     assert "No depth trend" in all_notes([row(), row("hc")])
+
+
+def test_an_edge_is_named():
+    text = all_notes([row("hc", loss=1.5, learning_rate=0.001), row("hc", loss=1.4, learning_rate=0.002)])
+    assert "1 of 1 cells have their best learning rate on an edge" in text and "hc 2 × 160 (0.002, highest)" in text
+
+
+def test_the_undecided_hear_how_many_seeds_would_decide():
+    means = {"preln": [3.0, 2.996, 2.992, 2.989, 2.985]}
+    assert "seeds that would probably decide" in all_notes(simulated(means, n=2))
 
 
 def test_provenance_names_data_recipe_and_code():
     line = provenance(study())
-    assert all(part in line for part in ("dddddddddddd", "aaaaaaaaaaaa", "cccccccccccc", "400 steps", "819,200 tokens", "0.1.0"))
+    assert all(part in line for part in ("dddddddddddd", "aaaaaaaaaaaa", "cccccccccccc", "400 updates", "819,200 tokens", "0.1.0"))
 
 
 def test_numbers_never_turn_into_exponents():
@@ -61,4 +71,3 @@ def test_numbers_never_turn_into_exponents():
 
 def test_spans_collapse_when_they_read_the_same():
     assert parameter_span([407_100_000, 407_200_000]) == "407M" and parameter_span([99_000, 451_000_000]) == "99k–451M"
-    assert percent_span([0.0, 0.0]) == "0 %" and percent_span([0.0036, 0.138]) == "0.36–13.8 %"

@@ -74,7 +74,7 @@ def test_the_best_is_marked_without_colour_too():
 
 def test_missing_cells_are_listed_and_counted():
     text = printed(study(), [f"hc 16 × 64 lr 0.002 seed {i}: running, step 120/400" for i in range(30)])
-    assert "Missing: 30 of 39 runs" in text and "seed 0: running, step 120/400" in text and "and 20 more" in text
+    assert "Missing: 30 of 39 runs" in text and "seed 0: running, step 120/400" in text and "and 25 more" in text
     assert "Missing" not in printed(study())
 
 
