@@ -192,7 +192,11 @@ class Together(Alone):
 class Sharded(Together):
     """FSDP2: parameters, gradients and optimizer state are sharded over the processes, block by block.
 
-    Scalars cannot be sharded: each process keeps them, and their gradients are averaged after the backward pass.
+    A block can be gathered for its backward pass only if the backend finds the tensors of the state that it returns; where a
+    design's state is an object of its own, every linear map is gathered by itself.
+
+    The design's own parameters stay whole in every process, and their gradients are averaged after the backward pass: they are
+    few, they may be read outside their block (`attnres` opens with the queries of all), and scalars cannot be sharded at all.
     """
 
     compiles_blocks = False  # the sublayers are compiled; the gathering around a block stays outside
@@ -203,11 +207,15 @@ class Sharded(Together):
         from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh(next(model.parameters()).device.type, (self.size,))
-        self.scalars = [parameter for parameter in model.parameters() if parameter.ndim == 0]
+        plain = _has_plain_state(model)
         for block in model.blocks:
             assert isinstance(block, Block)
-            fully_shard(block, mesh=mesh, ignored_params={p for p in block.parameters() if p.ndim == 0})
-        fully_shard(model, mesh=mesh, reshard_after_forward=False, ignored_params=set(self.scalars))
+            linear = [part for side in (block.attention, block.mlp) for part in side.modules() if isinstance(part, nn.Linear)]
+            for unit in (block,) if plain else linear:
+                fully_shard(unit, mesh=mesh, ignored_params={*block.attention_link.parameters(), *block.mlp_link.parameters()})
+        own = {p for name, p in model.named_parameters() if name.startswith("residual.") or "_link." in name}
+        self.whole_ones = [parameter for parameter in model.parameters() if parameter in own]  # in an order that all share
+        fully_shard(model, mesh=mesh, reshard_after_forward=False, ignored_params=own)
         self.wrapped = model
         return model
 
@@ -217,25 +225,25 @@ class Sharded(Together):
         wrapped: Any = self.wrapped
         wrapped.set_requires_gradient_sync(last)
         yield
-        if last and self.scalars:
-            used = [parameter.grad for parameter in self.scalars if parameter.grad is not None]
-            if used:
-                together = torch.stack(used) / self.size
-                dist.all_reduce(together)
-                for gradient, mean in zip(used, together, strict=True):
-                    gradient.copy_(mean)
+        used = [parameter.grad for parameter in self.whole_ones if parameter.grad is not None]
+        if last and used:
+            together = torch.cat([gradient.flatten() for gradient in used]) / self.size
+            dist.all_reduce(together)
+            means = torch.split(together, [gradient.numel() for gradient in used])
+            for gradient, mean in zip(used, means, strict=True):
+                gradient.copy_(mean.view_as(gradient))
 
     def clip(self, model: nn.Module, limit: float) -> float:
-        """One norm over shards and scalars."""
+        """One norm over shards and whole ones."""
         sharded = [p for p in model.parameters() if is_shard(p)]
         norms = []
-        for parameters in (sharded, self.scalars):
+        for parameters in (sharded, self.whole_ones):
             gradients = [p.grad for p in parameters if p.grad is not None]
             if gradients:
                 norm = torch.nn.utils.get_total_norm(gradients)
                 norms.append(_whole(norm))
         total = torch.linalg.vector_norm(torch.stack(norms))
-        for parameters in (sharded, self.scalars):
+        for parameters in (sharded, self.whole_ones):
             if parameters:
                 torch.nn.utils.clip_grads_with_norm_(parameters, limit, total)
         return float(total)
@@ -277,6 +285,18 @@ def _parameter_of(name: str, parameters: Mapping[str, Any]) -> str:
     """`model/NAME` or `optimizer/NAME/KEY` to NAME."""
     inner = name.partition("/")[2]
     return inner if inner in parameters else inner.rpartition("/")[0]
+
+
+def _has_plain_state(model: Transformer) -> bool:
+    """Whether the design's state, in training, is tensors in tuples, lists and dictionaries."""
+    like = model.embedding.weight[:1].detach().requires_grad_()
+    return _is_plain(model.residual.open(like[None]))
+
+
+def _is_plain(state: Any) -> bool:
+    if isinstance(state, dict):
+        return all(map(_is_plain, state.values()))
+    return isinstance(state, Tensor) or (isinstance(state, tuple | list) and all(map(_is_plain, state)))
 
 
 def _uses_all_parameters(model: Transformer) -> bool:
