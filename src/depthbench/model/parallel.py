@@ -193,7 +193,7 @@ class Sharded(Together):
     """FSDP2: parameters, gradients and optimizer state are sharded over the processes, block by block.
 
     A block can be gathered for its backward pass only if the backend finds the tensors of the state that it returns; where a
-    design's state is an object of its own, every linear map is gathered by itself.
+    design's state is an object of its own, attention and feed-forward are gathered one by one.
 
     The design's own parameters stay whole in every process, and their gradients are averaged after the backward pass: they are
     few, they may be read outside their block (`attnres` opens with the queries of all), and scalars cannot be sharded at all.
@@ -204,15 +204,17 @@ class Sharded(Together):
     def wrap(self, model: Transformer) -> nn.Module:
         """The model itself, its parameters replaced by shards."""
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
         mesh = init_device_mesh(next(model.parameters()).device.type, (self.size,))
         plain = _has_plain_state(model)
         for block in model.blocks:
             assert isinstance(block, Block)
-            linear = [part for side in (block.attention, block.mlp) for part in side.modules() if isinstance(part, nn.Linear)]
-            for unit in (block,) if plain else linear:
+            for unit in (block,) if plain else (block.attention, block.mlp):
                 fully_shard(unit, mesh=mesh, ignored_params={*block.attention_link.parameters(), *block.mlp_link.parameters()})
+            if not plain:
+                for name in ("heads", "attend"):  # a design may take attention apart
+                    register_fsdp_forward_method(block.attention, name)
         own = {p for name, p in model.named_parameters() if name.startswith("residual.") or "_link." in name}
         self.whole_ones = [parameter for parameter in model.parameters() if parameter in own]  # in an order that all share
         fully_shard(model, mesh=mesh, reshard_after_forward=False, ignored_params=own)
@@ -296,7 +298,9 @@ def _has_plain_state(model: Transformer) -> bool:
 def _is_plain(state: Any) -> bool:
     if isinstance(state, dict):
         return all(map(_is_plain, state.values()))
-    return isinstance(state, Tensor) or (isinstance(state, tuple | list) and all(map(_is_plain, state)))
+    if isinstance(state, tuple | list):
+        return all(map(_is_plain, state))
+    return state is None or isinstance(state, Tensor | bool | int | float | str)
 
 
 def _uses_all_parameters(model: Transformer) -> bool:

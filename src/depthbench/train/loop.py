@@ -20,7 +20,7 @@ from depthbench.data.batches import TokenData, check_fits, training_batch
 from depthbench.errors import UserError
 from depthbench.evaluate.validation import Validation, validate
 from depthbench.files import METRICS_FILE
-from depthbench.model.parallel import ALONE, Alone
+from depthbench.model.parallel import ALONE, Alone, lost_peer
 from depthbench.model.precision import at_least_fp32, autocast
 from depthbench.model.transformer import Transformer
 from depthbench.shape import ModelShape
@@ -118,7 +118,15 @@ class Training:
         self.guarded_at = -math.inf
 
     def run(self) -> Outcome:
-        """Train to the end, to divergence, or until asked to stop."""
+        """Train to the end, to divergence, or until asked to stop. Raises `UserError` if a process that shares the run died."""
+        try:
+            return self._run()
+        except RuntimeError as error:
+            if self.sharing.size > 1 and lost_peer(error):
+                raise UserError(f"another process of the run died, so this one cannot go on ({error})") from error
+            raise
+
+    def _run(self) -> Outcome:
         self._restore()
         if self.execution.compile:
             compile_model(self.model, whole_blocks=self.sharing.compiles_blocks)
