@@ -19,9 +19,10 @@ from depthbench.files import make_folder
 from depthbench.progress import Progress, duration
 from depthbench.shape import ModelShape, human
 from depthbench.study.cell import Cell
+from depthbench.study.ranks import train_run
 from depthbench.study.store import run_folder
 from depthbench.study.study import Study
-from depthbench.study.train_cell import CLAIMED, train_cell
+from depthbench.study.train_cell import CLAIMED
 from depthbench.train.loop import StepReport, check_data
 from depthbench.train.recipe import Recipe
 
@@ -53,7 +54,9 @@ def train(verb: arguments.Train) -> int:
         def show(step: StepReport) -> None:
             progress.update(step.step, f"step {step.step}/{step.steps}  loss {step.loss:.4f}  {step.tokens_per_second:,.0f} tok/s")
 
-        status = train_cell(folder, data, execution, report=show, notify=warn, should_stop=lambda: bool(stopping))
+        status = train_run(
+            folder.path, tokens, execution, opened=lambda _: data, report=show, notify=warn, should_stop=lambda: bool(stopping)
+        )
     if status == CLAIMED:
         raise UserError(f"{folder.path} is being trained by another process; wait for it or stop it")
     if status == "stopped":

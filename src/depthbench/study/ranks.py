@@ -34,6 +34,31 @@ FIRST_PORT, PORTS = 20_000, 20_000  # where processes of several nodes meet, by 
 HELPED = "helped"
 
 
+def train_run(
+    run: Path,
+    data: Path,
+    execution: Execution,
+    *,
+    opened: Callable[[Path], TokenData] = TokenData.open,
+    report: Callable[[StepReport], None] = ignore,
+    notify: Callable[[str], None] = ignore,
+    should_stop: Callable[[], bool] = never,
+) -> str:
+    """Train the cell in the folder `run` on the token files in `data`: here, or by as many processes as `execution` says.
+
+    Same contract as `train_cell`. Token files that cannot be opened are a failure of the run.
+    """
+    folder = RunFolder(run)
+    try:
+        tokens = opened(data)
+    except UserError as error:
+        record_failure(folder, error)
+        raise
+    if execution.processes > 1:
+        return launch(run, data, execution, report=report, notify=notify, should_stop=should_stop)
+    return train_cell(folder, tokens, execution, report=report, notify=notify, should_stop=should_stop)
+
+
 def launch(
     run: Path,
     data: Path,

@@ -23,9 +23,7 @@ class TrainInJob:
 
     def __call__(self, run: str, data: str, execution: Mapping[str, Any]) -> str:
         """Train the cell. Returns how it ended, as `train_cell` does; what goes wrong is in the run's `failure.json`."""
-        from depthbench.data.batches import TokenData
-        from depthbench.study.store import RunFolder
-        from depthbench.study.train_cell import train_cell
+        from depthbench.study.ranks import train_run
         from depthbench.train.execution import Execution
 
         asked: list[int] = []
@@ -38,12 +36,7 @@ class TrainInJob:
         how = Execution(**execution)
         folder = Path(run)
         with log_to(folder / "log.txt"):
-            if how.processes > 1:
-                from depthbench.study.ranks import launch
-
-                status = launch(folder, Path(data), how, should_stop=lambda: bool(asked))
-            else:
-                status = train_cell(RunFolder(folder), TokenData.open(Path(data)), how, should_stop=lambda: bool(asked))
+            status = train_run(folder, Path(data), how, should_stop=lambda: bool(asked))
         if status == "stopped" and signal.SIGUSR2 in asked:
             start_anew()
         return status

@@ -20,9 +20,7 @@ from typing import Any, TextIO
 
 from depthbench.data.batches import TokenData
 from depthbench.errors import UserError
-from depthbench.study.ranks import launch
-from depthbench.study.store import RunFolder
-from depthbench.study.train_cell import train_cell
+from depthbench.study.ranks import train_run
 from depthbench.train.execution import Execution
 from depthbench.train.loop import StepReport
 
@@ -37,7 +35,7 @@ class Worker:
         self.stop = threading.Event()
         self.orders: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.reported = 0.0
-        self.tokens: dict[str, TokenData] = {}
+        self.tokens: dict[Path, TokenData] = {}
 
     def say(self, event: str, **fields: Any) -> None:
         """Send one event to the parent; if it is gone, stop."""
@@ -72,26 +70,21 @@ class Worker:
 
     def train(self, order: dict[str, Any]) -> str:
         """Train one run folder."""
-        execution = Execution(**order["execution"])
-        if execution.processes > 1:
-            return launch(
-                Path(order["run"]),
-                Path(order["data"]),
-                execution,
-                report=self.report,
-                notify=lambda text: self.say("note", text=text),
-                should_stop=self.stop.is_set,
-            )
-        data = self.tokens.get(order["data"]) or TokenData.open(Path(order["data"]))
-        self.tokens[order["data"]] = data
-        return train_cell(
-            RunFolder(Path(order["run"])),
-            data,
-            execution,
+        return train_run(
+            Path(order["run"]),
+            Path(order["data"]),
+            Execution(**order["execution"]),
+            opened=self.opened,
             report=self.report,
             notify=lambda text: self.say("note", text=text),
             should_stop=self.stop.is_set,
         )
+
+    def opened(self, folder: Path) -> TokenData:
+        """Token files, checked once."""
+        if folder not in self.tokens:
+            self.tokens[folder] = TokenData.open(folder)
+        return self.tokens[folder]
 
     def report(self, step: StepReport) -> None:
         """Tell the parent, though not more often than it could show."""
