@@ -100,6 +100,21 @@ def test_killed_preempted_and_lost_jobs_end_with_the_results_of_local_runs(tmp_p
         _assert_equal(clustered[seed], local[seed])
 
 
+def test_one_run_over_two_nodes_has_the_losses_of_one_process(tmp_path, tokens_folder, site):
+    (tmp_path / "slow.py").write_text(DESIGN)
+    (tmp_path / "my_study.py").write_text(STUDY.format(folder=tmp_path, steps=30))
+    environment = {**site.whole_environment(), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}  # its node names are no hosts
+    one_seed = ["--seeds", "0"]
+    spread = ["--processes-per-run", "2", "--parallel", "fsdp", "--slurm", "partition=low,time=20,nodes=2,cpus=1"]
+    subprocess.run([*_command(tmp_path, tokens_folder, "out"), *one_seed, *spread], env=environment, check=True)
+    subprocess.run([*_command(tmp_path, tokens_folder, "local"), *one_seed], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+    ours, local = _by_seed(tmp_path / "out")[0], _by_seed(tmp_path / "local")[0]
+    assert ours.result()["loss"] == pytest.approx(local.result()["loss"], abs=1e-5)
+    assert _step(ours) == 30
+    (attempt,) = json.loads((ours.path / "environment.json").read_text())["attempts"]
+    assert attempt["execution"]["processes"] == attempt["execution"]["nodes"] == 2
+
+
 def _trouble(site: Site, out: Path, environment: dict[str, str]) -> None:
     """Kill one, preempt one, and take the node away under one."""
 
