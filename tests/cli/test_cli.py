@@ -238,6 +238,7 @@ def test_huge_numbers_are_only_numbers(capsys):
         ([*TRAIN, "--vocab-size", "100"], "vocabulary of 257"),
         ([*TRAIN, "--parallel", "fsdp"], "add --processes-per-run N"),
         ([*TRAIN, "--processes-per-run", "2", "--parallel", "fdsp"], "parallel must be 'ddp' or 'fsdp', got 'fdsp'"),
+        (["run", "quick", "--slurm", "gpus=2", "--device", "cuda:1", "--processes-per-run", "2"], "'cuda:1' cannot be shared by 2"),
         ([*TRAIN, "--processes-per-run", "0"], "processes must be at least 1"),
         (["run", "quick", "--slurm", "gpus=1"], "--device cpu does not use them; add --device cuda"),
         (["run", "quick", "--slurm", "time=5", "--device", "cuda"], "ask for them: --slurm gpus=1"),

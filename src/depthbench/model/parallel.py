@@ -116,8 +116,6 @@ class Together(Alone):
         """A GPU for each process of a machine."""
         if device.type != "cuda":
             return device
-        if device != torch.device(device.type):
-            raise UserError(f"--device {device} names one GPU, and {self.size} processes need one each; use --device cuda")
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
     def wrap(self, model: Transformer) -> nn.Module:

@@ -39,6 +39,10 @@ class Execution:
                 raise UserError(f"{name} must be at least {low}, got {getattr(self, name)}")
         if self.parallel not in ("ddp", "fsdp"):
             raise UserError(f"parallel must be 'ddp' or 'fsdp', got {self.parallel!r}")
+        if self.processes > 1 and self.device not in ("cpu", "cuda"):
+            raise UserError(
+                f"device {self.device!r} cannot be shared by {self.processes} processes; use cuda (one GPU each) or cpu"
+            )
         if self.processes % self.nodes:
             raise UserError(
                 f"{self.processes} processes do not spread evenly over {self.nodes} nodes; give a multiple of {self.nodes}"
