@@ -10,7 +10,7 @@ from typing import Any
 from rich.markup import escape
 
 from depthbench.cli import arguments
-from depthbench.cli.output import console, make_table, print_json
+from depthbench.cli.output import console, make_table, print_files, print_json
 from depthbench.errors import UserError
 from depthbench.files import make_folder
 from depthbench.progress import duration
@@ -82,7 +82,7 @@ def report(verb: arguments.Report) -> int:
         print((_written_json(written)).read_text(encoding="utf-8"), end="")
         return 0
     console().print(render(rows, missing))
-    print("report: " + ", ".join(str(path) for path in written))
+    print_files(written)
     return 0
 
 

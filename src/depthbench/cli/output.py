@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +23,14 @@ def console() -> Console:
 def print_json(content: Any) -> None:
     """One JSON document on stdout."""
     print(json.dumps(content, indent=2, allow_nan=False))
+
+
+def print_files(written: Sequence[Path]) -> None:
+    """Where a report's files are: the tables by name, the charts without their three endings."""
+    charts = [path.stem for path in written if path.suffix == ".html"]
+    tables = [path.name for path in written if path.stem not in charts]
+    drawn = f"; as .html, .png and .pdf: {', '.join(charts)}" if charts else ""
+    print(f"report in {written[0].parent}: {', '.join(tables)}{drawn}")
 
 
 def make_table(*columns: str, left: int = 1) -> Table:

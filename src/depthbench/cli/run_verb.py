@@ -8,7 +8,7 @@ from pathlib import Path
 
 from depthbench.cli import arguments
 from depthbench.cli.display import make_watcher
-from depthbench.cli.output import console, print_json
+from depthbench.cli.output import console, print_files, print_json
 from depthbench.cli.setup import cores, execution_for, execution_on_slurm, find_tokens, is_small, open_study, pin, warn_of_budget
 from depthbench.data import TokenData
 from depthbench.errors import UserError
@@ -82,7 +82,7 @@ def _conclude(study: Study, work: StudyWork, out: Path, done: Report, verb: argu
         print_json({"out": str(out), "already_done": done.already_done, **counts, "interrupted": done.interrupted})
     elif rows:
         console().print(render(rows, missing))
-        print("report: " + ", ".join(str(path) for path in written))
+        print_files(written)
     for item in failed:
         print(f"failed: {item.cell.label}: {item.error}", file=sys.stderr)
     if failed:
