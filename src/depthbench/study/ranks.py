@@ -19,10 +19,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from depthbench.data.batches import TokenData
 from depthbench.errors import UserError
+from depthbench.study.events import Events
 from depthbench.study.slurm_queue import command
 from depthbench.study.store import RunFolder
 from depthbench.study.train_cell import follow_cell, record_failure, train_cell
@@ -183,32 +184,16 @@ def _node(execution: Execution) -> tuple[int, str, int]:
     return int(node), address, int(port)
 
 
-class Leader:
-    """Rank 0's ear and mouth."""
-
-    def __init__(self, events: TextIO) -> None:
-        self.events = events
-        self.stop = threading.Event()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        """A line, or the end of the input, which is what a dead parent looks like, is a request to stop."""
-        sys.stdin.readline()
-        self.stop.set()
-
-    def say(self, event: str, **fields: Any) -> None:
-        """Send an event; if nobody listens, stop."""
-        try:
-            self.events.write(json.dumps({"event": event, **fields}) + "\n")
-            self.events.flush()
-        except (BrokenPipeError, ValueError):
-            self.stop.set()
+def _listen(stop: threading.Event) -> None:
+    """A line, or the end of the input, which is what a dead parent looks like, is a request to stop."""
+    sys.stdin.readline()
+    stop.set()
 
 
 def main() -> int:
     """Run by torchrun as `python -m depthbench.study.ranks RUN DATA EXECUTION`."""
     run, data, execution = Path(sys.argv[1]), TokenData.open(Path(sys.argv[2])), Execution(**json.loads(sys.argv[3]))
-    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
     log = open(run / "log.txt", "ab")  # noqa: SIM115 (until the end)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
@@ -216,33 +201,34 @@ def main() -> int:
 
     rank = int(os.environ["RANK"])
     if rank:  # what is asked of all is for rank 0 to decide
-        events.close()
+        stream.close()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         with joined(execution.parallel, execution.device) as sharing:
             if sharing.is_called():
                 follow_cell(RunFolder(run), data, execution, sharing)
         return 0
-    leader = Leader(events)
-    signal.signal(signal.SIGTERM, lambda *_: leader.stop.set())
+    events = Events(stream)
+    threading.Thread(target=_listen, args=(events.stop,), daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: events.stop.set())
     try:
         with joined(execution.parallel, execution.device) as sharing:
             status = train_cell(
                 RunFolder(run),
                 data,
                 execution,
-                report=lambda step: leader.say("step", **asdict(step)),
-                notify=lambda text: leader.say("note", text=text),
-                should_stop=leader.stop.is_set,
+                report=lambda step: events.say("step", **asdict(step)),
+                notify=lambda text: events.say("note", text=text),
+                should_stop=events.stop.is_set,
                 sharing=sharing,
             )
             sharing.end()
-        leader.say("end", status=status, error="")
+        events.say("end", status=status, error="")
     except UserError as error:
-        leader.say("end", status="failed", error=str(error))
+        events.say("end", status="failed", error=str(error))
     except Exception as error:
-        leader.say("end", status="failed", error=f"{type(error).__name__}: {error}")
+        events.say("end", status="failed", error=f"{type(error).__name__}: {error}")
     # not by the usual way out: that waits for the others, which may wait for this one
-    events.flush()
+    stream.flush()
     os._exit(0)
 
 

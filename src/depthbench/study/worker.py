@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 from depthbench.data.batches import TokenData
 from depthbench.errors import UserError
+from depthbench.study.events import Events
 from depthbench.study.ranks import train_run
 from depthbench.train.execution import Execution
 from depthbench.train.loop import StepReport
@@ -28,22 +29,13 @@ REPORT_SECONDS = 0.25
 
 
 class Worker:
-    """The state of one worker: where to write events, and whether it was asked to stop."""
+    """The state of one worker: what it is to do, and whether it was asked to stop."""
 
-    def __init__(self, events: TextIO) -> None:
-        self.events = events
-        self.stop = threading.Event()
+    def __init__(self, events: Events) -> None:
+        self.say, self.stop = events.say, events.stop
         self.orders: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.reported = 0.0
         self.tokens: dict[Path, TokenData] = {}
-
-    def say(self, event: str, **fields: Any) -> None:
-        """Send one event to the parent; if it is gone, stop."""
-        try:
-            self.events.write(json.dumps({"event": event, **fields}) + "\n")
-            self.events.flush()
-        except (BrokenPipeError, ValueError):
-            self.stop.set()
 
     def listen(self, orders: TextIO) -> None:
         """Pass orders on; the end of input is an order to stop."""
@@ -108,7 +100,7 @@ def log_to(path: Path) -> Iterator[None]:
 def main() -> None:
     """Run as `python -m depthbench.study.worker`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    worker = Worker(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    worker = Worker(Events(os.fdopen(os.dup(1), "w", encoding="utf-8")))
     signal.signal(signal.SIGTERM, lambda *_: worker.stop.set())
     threading.Thread(target=worker.listen, args=(sys.stdin,), daemon=True).start()
     worker.say("ready")
