@@ -123,7 +123,7 @@ class Training:
             return self._run()
         except RuntimeError as error:
             if self.sharing.size > 1 and lost_peer(error):
-                raise UserError(f"another process of the run died, so this one cannot go on ({error})") from error
+                raise UserError(f"another process of the run died; see what it said last in {self.folder / 'log.txt'}") from error
             raise
 
     def _run(self) -> Outcome:
