@@ -49,9 +49,10 @@ def parent(tmp_path):
     """A process, leader of a group of its own, that has two workers for a minute."""
     script = tmp_path / "script.py"
     script.write_text(
-        "import time\n"
+        "import signal, time\n"
         "from depthbench.data.workers import in_order\n"
         "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a test run in the background has it ignored
         "    try:\n"
         "        print('ready', flush=True)\n"
         "        list(in_order(time.sleep, [0, 60, 60, 60], 2))\n"
