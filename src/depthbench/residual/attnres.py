@@ -93,6 +93,11 @@ class MixLink(Link):
         x: Tensor = self.norm(sources[0].value if self.mix is None else self.mix(sources))
         return x
 
+    def take(self, given: Tensor) -> Tensor:
+        """`RN` of a given mix."""
+        x: Tensor = self.norm(given)
+        return x
+
 
 class AttnResLink(MixLink):
     """The state is the tuple of sources, or in training a tape of them (see `tape.py`)."""
@@ -125,6 +130,7 @@ class AttnRes(Residual):
     equation = "x_i = Σ_{j≤i} softmax_j(q_i · RN_i(v_j))·v_j;  v_{i+1} = F(RN(x_i));  v_0 = embedding"
     source = "2603.15031"
     state_grows = True
+    skip_rules = ("newest", "state", "attend")
     Options: ClassVar[type[Any]] = AttnResOptions
 
     def __init__(self, shape: ModelShape, options: Any = None) -> None:
@@ -153,6 +159,40 @@ class AttnRes(Residual):
         """One more mix over all sources."""
         hidden: Tensor = state.read(self.shape.n_sublayers) if isinstance(state, TapeState) else self.mix(state)
         return hidden
+
+    def sources(self, state: Any) -> Sequence[Source]:
+        """The sources of a state, oldest first."""
+        found: Sequence[Source] = state
+        return found
+
+    def depth_state(self, state: Any, reader: Link | None) -> Tensor:
+        """The raw mix that the next reader makes."""
+        mix = reader.mix if isinstance(reader, MixLink) else self.mix
+        sources = self.sources(state)
+        mixed: Tensor = sources[0].value if mix is None else mix(sources)
+        return mixed
+
+    def skip(self, state: Any, links: tuple[Link, Link], rule: str) -> tuple[Any, Tensor | None]:
+        """No source is added. The next mix gives its newest source (`newest`, as published), the mix that the block would have
+        read (`state`), or attends to what is left (`attend`).
+        """
+        left = self.after_nothing(state, links)
+        if rule == "attend":
+            return left, None
+        return left, self.sources(left)[-1].value if rule == "newest" else self.depth_state(state, links[0])
+
+    def after_nothing(self, state: Any, links: tuple[Link, Link]) -> Any:
+        """The state after a block that puts out nothing."""
+        return state
+
+    def owned(self, links: Sequence[tuple[Link, Link]], block: int) -> dict[str, Tensor]:
+        """A block owns the query and key gain of its feed-forward's mix and of the next mix, not those it is read with."""
+        attention, mlp = links[block]
+        found: dict[str, Tensor] = {f"1.{name}": p for name, p in mlp.named_parameters()}
+        found |= {f"0.{name}": p for name, p in attention.named_parameters() if not name.startswith("mix.")}
+        after = links[block + 1][0] if block + 1 < len(links) else None
+        mix = after.mix if isinstance(after, MixLink) and after.mix is not None else self.mix
+        return found | {f"next.{name}": p for name, p in mix.named_parameters()}
 
     def own_parameters(self) -> int:
         """`4M·d`: a query and a key gain for 2M-1 sublayers and the close."""

@@ -94,6 +94,17 @@ class AttnResBlock(AttnRes):
         hidden: Tensor = self.mix(state.sources)
         return hidden
 
+    def sources(self, state: BlockState) -> Sequence[Source]:
+        """Embedding, sealed sums, running sum."""
+        return state.sources
+
+    def after_nothing(self, state: BlockState, links: tuple[Link, Link]) -> BlockState:
+        """Segments end where they always do; an empty sum is not sealed."""
+        for link in links:
+            if isinstance(link, AttnResBlockLink) and link.seals and state.running is not None:
+                state = BlockState((*state.sealed, state.running), None)
+        return state
+
     def n_sources(self, i: int) -> int:
         """Sources that sublayer i reads from (i = 2M: the close)."""
         sealed, partial = divmod(i, self.block_size)

@@ -131,6 +131,10 @@ class HC(Residual):
         """Sum over the streams."""
         return state.sum(dim=-2)
 
+    def depth_state(self, state: Tensor, reader: Link | None) -> Tensor:
+        """The streams side by side, `[B, T, n·d]`."""
+        return state.flatten(-2)
+
     def weight_scale(self, role: str) -> float:
         """Output projections are divided by `sqrt(n)`."""
         return float(self.options.streams**-0.5) if role in ("o", "down") else 1.0

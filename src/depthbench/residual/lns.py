@@ -27,6 +27,7 @@ class LNS(Residual):
     family = "normalisation"
     equation = "x ← x + F(RN(x) / sqrt(l+1)), l+1 = number of the block from 1"
     source = "2502.05795 eq. 12"
+    moves_with_block = ("factor",)
 
     def link(self, i: int) -> Link:
         """One RMSNorm a sublayer."""

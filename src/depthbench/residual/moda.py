@@ -102,6 +102,12 @@ class MoDA(Residual):
         """The stream."""
         return state.x
 
+    def skip(self, state: MoDAState, links: tuple[Link, Link], rule: str) -> tuple[MoDAState, None]:
+        """The stream as it was, and two slots of zeros, which stay in the softmax with logit 0."""
+        batch, context, _ = state.x.shape
+        slot = state.x.new_zeros(batch, self.shape.n_kv_heads, context, self.shape.head_dim)
+        return state._replace(keys=(*state.keys, slot, slot), values=(*state.values, slot, slot)), None
+
     def own_parameters(self) -> int:
         """`(M-1)·d·2·H_kv·head_dim`."""
         return (self.shape.n_layers - 1) * self.shape.d_model * 2 * self.shape.kv_width

@@ -10,7 +10,7 @@ leave the given one as it was. Nothing in a state mixes positions, so decoding n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -49,6 +49,10 @@ class Link(nn.Module):
         """The state after the sublayer has put out `y`, `[B, T, d]`."""
         raise NotImplementedError
 
+    def take(self, given: Tensor) -> Tensor:
+        """What the sublayer sees if `given`, `[B, T, d]`, stands for what the link would have read; see `Residual.skip`."""
+        raise NotImplementedError
+
     def forward(self, state: State, sublayer: Sublayer) -> State:
         """`write(state, sublayer(read(state)))`. Override only if the sublayer needs more than `x`, or to share work."""
         with full_precision(next(tensors_of(state))):
@@ -78,6 +82,10 @@ class Residual(nn.Module):
     Options: ClassVar[type[Any]] = NoOptions
     no_decay: ClassVar[tuple[str, ...]] = ()
     state_grows: ClassVar[bool] = False  # whether the state gains tensors from sublayer to sublayer
+    skip_rules: ClassVar[tuple[str, ...]] = ("identity",)  # what skipping a block may mean, the published meaning first
+    moves_with_block: ClassVar[
+        tuple[str, ...]
+    ] = ()  # plain numbers of links that go with a block's weights when blocks are swapped
 
     def __init__(self, shape: ModelShape, options: Any = None) -> None:
         super().__init__()
@@ -104,6 +112,22 @@ class Residual(nn.Module):
         """The state after the last sublayer to `[B, T, d]`, before the final norm. Default: the stream itself."""
         hidden: Tensor = state
         return hidden
+
+    def depth_state(self, state: State, reader: Link | None) -> Tensor:
+        """What of a state between two blocks is compared across depths, `[B, T, D]`. `reader` is the link that reads it next, None
+        for the close. Default: what the close would give.
+        """
+        return self.close(state)
+
+    def skip(self, state: State, links: tuple[Link, Link], rule: str) -> tuple[State, Tensor | None]:
+        """The state after a block, with these links, that is left out; and what the next link (or the close) takes in place of
+        what it would read, `[B, T, d]`, or None if it reads as always. Default: the state as it was.
+        """
+        return state, None
+
+    def owned(self, links: Sequence[tuple[Link, Link]], block: int) -> dict[str, Tensor]:
+        """The parameters of links that belong to a block and go with it when two blocks are swapped, by role."""
+        return {f"{side}.{name}": p for side, link in enumerate(links[block]) for name, p in link.named_parameters()}
 
     def weight_scale(self, role: str) -> float:
         """What multiplies a backbone matrix after the common init; `role` is one of q, k, v, o, gate, up, down."""
