@@ -138,9 +138,23 @@ def angular(design, model, tokens, **options):
 def loss(design, model, tokens, parameters, **options):
     """Mean over all predictions."""
     _, closed = states(design, model, tokens, parameters=parameters, **options)
+    return loss_of(closed, tokens, parameters)
+
+
+def loss_of(closed, tokens, parameters):
     normed = closed / torch.sqrt((closed * closed).mean(-1, keepdim=True) + 1e-6) * parameters["norm.gain"]
     logits = normed @ parameters["head.weight"].T
     return float(F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()))
+
+
+def pruning(design, model, tokens, rule="newest", **options):
+    """The loss without each block, `[M]`."""
+    parameters = parameters_of(model)
+    found = []
+    for s in range(model.shape.n_layers):
+        _, closed = states(design, model, tokens, block=s, rule=rule, **options)
+        found.append(loss_of(closed, tokens, parameters))
+    return found
 
 
 def exchanged(design, M, parameters, i, j):

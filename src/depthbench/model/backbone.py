@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from depthbench.model.frozen import are_frozen, coefficient
 from depthbench.model.precision import at_least_fp32
 from depthbench.model.rms_norm import rms_norm
 from depthbench.shape import ModelShape
@@ -40,7 +41,10 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., width]` to the same shape, fp32 or better: whoever multiplies it next chooses the precision."""
-        return rms_norm(at_least_fp32(x), self.gain, self.eps)
+        x = at_least_fp32(x)
+        if are_frozen():
+            return x * coefficient(torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)) * self.gain
+        return rms_norm(x, self.gain, self.eps)
 
 
 class LayerNorm(nn.Module):
@@ -53,7 +57,11 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., width]` to the same shape."""
-        return F.layer_norm(at_least_fp32(x), self.gain.shape, self.gain, None, self.eps)
+        x = at_least_fp32(x)
+        if are_frozen():
+            variance, mean = torch.var_mean(x, dim=-1, keepdim=True, correction=0)
+            return (x - coefficient(mean)) * coefficient(torch.rsqrt(variance + self.eps)) * self.gain
+        return F.layer_norm(x, self.gain.shape, self.gain, None, self.eps)
 
 
 class Rope(NamedTuple):

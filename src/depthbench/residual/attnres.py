@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from depthbench.model.backbone import NORM_EPS, RMSNorm, Sublayer
+from depthbench.model.frozen import coefficient
 from depthbench.model.precision import at_least_fp32, full_precision
 from depthbench.residual.protocol import Link, Residual
 from depthbench.residual.tape import TapeState
@@ -63,7 +64,7 @@ class DepthMix(nn.Module):
     def weights(self, sources: Sequence[Source]) -> Tensor:
         """`p`, `[B, T, number of sources]`."""
         probe = self.probe
-        return torch.stack([(v @ probe) * rrms for v, rrms in sources], dim=-1).softmax(-1)
+        return coefficient(torch.stack([(v @ probe) * rrms for v, rrms in sources], dim=-1).softmax(-1))
 
     def forward(self, sources: Sequence[Source]) -> Tensor:
         """`h`, `[B, T, d]`. The sources are never stacked, so memory for training grows with their number, not its square."""
@@ -180,6 +181,14 @@ class AttnRes(Residual):
         if rule == "attend":
             return left, None
         return left, self.sources(left)[-1].value if rule == "newest" else self.depth_state(state, links[0])
+
+    def early_exit(self, state: Any, reader: Link | None) -> Tensor:
+        """The raw mix that the next reader makes."""
+        return self.depth_state(state, reader)
+
+    def replace(self, state: Any, links: tuple[Link, Link], z: Tensor) -> tuple[Any, Tensor]:
+        """No source is added, and the next mix gives `z`."""
+        return self.after_nothing(state, links), z
 
     def after_nothing(self, state: Any, links: tuple[Link, Link]) -> Any:
         """The state after a block that puts out nothing."""

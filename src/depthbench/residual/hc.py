@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from depthbench.errors import UserError
 from depthbench.model.backbone import NORM_EPS, RMSNorm, Sublayer
+from depthbench.model.frozen import coefficient
 from depthbench.model.precision import at_least_fp32, full_precision
 from depthbench.residual.hc_mix import mix
 from depthbench.residual.protocol import Link, Residual
@@ -73,7 +74,7 @@ class HCLink(Link):
         z = (state @ self.W) * stream_rms(state, self.eps)
         z = z.tanh() if self.options.tanh else z
         z_A, z_b = torch.split(z, [self.options.streams + 1, 1], dim=-1)
-        return self.A0 + self.a * z_A, self.b0 + self.c * z_b.squeeze(-1)
+        return coefficient(self.A0 + self.a * z_A), coefficient(self.b0 + self.c * z_b.squeeze(-1))
 
     def mixed(self, state: Tensor, A: Tensor) -> Tensor:
         """`m_t` for t = 0 … n: `[B, T, n+1, d]`."""
@@ -89,6 +90,12 @@ class HCLink(Link):
         """`H_{t-1} ← m_t + b_{t-1}·y`."""
         A, b = self.coefficients(state)
         return self.mixed(state, A)[..., 1:, :] + b[..., None] * y[..., None, :]
+
+    def stream_map(self, state: Tensor) -> Tensor:
+        """Columns 1 … n of `A`, transposed."""
+        A, _ = self.coefficients(state)
+        batch, context = state.shape[:2]
+        return A[..., 1:].transpose(-1, -2).expand(batch, context, -1, -1)
 
     def forward(self, state: Tensor, sublayer: Sublayer) -> Tensor:
         """As `read` and `write`, with the mix made once, and in training differentiated by hand (see `hc_mix.py`)."""
@@ -134,6 +141,14 @@ class HC(Residual):
     def depth_state(self, state: Tensor, reader: Link | None) -> Tensor:
         """The streams side by side, `[B, T, n·d]`."""
         return state.flatten(-2)
+
+    def replace(self, state: Tensor, links: tuple[Link, Link], z: Tensor) -> tuple[Tensor, None]:
+        """The streams that `z` has side by side."""
+        return z.unflatten(-1, (self.options.streams, self.shape.d_model)), None
+
+    def streams(self, state: Tensor) -> Tensor:
+        """The state itself."""
+        return state
 
     def weight_scale(self, role: str) -> float:
         """Output projections are divided by `sqrt(n)`."""

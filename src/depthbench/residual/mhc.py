@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from depthbench.model.backbone import NORM_EPS, RMSNorm, Sublayer
+from depthbench.model.frozen import coefficient
 from depthbench.model.precision import at_least_fp32, full_precision
 from depthbench.residual.hc import HC
 from depthbench.residual.protocol import Link
@@ -73,7 +74,8 @@ class MHCLink(Link):
         b_pre, b_post, b_res = torch.split(self.bias, [n, n, n * n])
         h_pre = torch.sigmoid(self.g_pre * pre + b_pre)
         h_post = 2 * torch.sigmoid(self.g_post * post + b_post)
-        return h_pre, h_post, sinkhorn((self.g_res * res + b_res).view(*res.shape[:-1], n, n))
+        R = sinkhorn((self.g_res * res + b_res).view(*res.shape[:-1], n, n))
+        return coefficient(h_pre), coefficient(h_post), coefficient(R)
 
     def read(self, state: Tensor) -> Tensor:
         """`RN(Σ_s h_pre[s]·H_s)`."""
@@ -89,6 +91,10 @@ class MHCLink(Link):
         """`Σ_s R[t, s]·H_s + h_post[t]·y`."""
         _, h_post, R = self.coefficients(state)
         return torch.addcmul(R @ state, h_post[..., None], y[..., None, :])
+
+    def stream_map(self, state: Tensor) -> Tensor:
+        """`R`."""
+        return self.coefficients(state)[2]
 
     def forward(self, state: Tensor, sublayer: Sublayer) -> Tensor:
         """As `read` and `write`, with the coefficients made once."""

@@ -108,6 +108,11 @@ class MoDA(Residual):
         slot = state.x.new_zeros(batch, self.shape.n_kv_heads, context, self.shape.head_dim)
         return state._replace(keys=(*state.keys, slot, slot), values=(*state.values, slot, slot)), None
 
+    def replace(self, state: MoDAState, links: tuple[Link, Link], z: Tensor) -> tuple[MoDAState, None]:
+        """`z` as the stream, and the slots of a skipped block."""
+        after, _ = self.skip(state, links, self.skip_rules[0])
+        return after._replace(x=z), None
+
     def own_parameters(self) -> int:
         """`(M-1)·d·2·H_kv·head_dim`."""
         return (self.shape.n_layers - 1) * self.shape.d_model * 2 * self.shape.kv_width

@@ -53,6 +53,10 @@ class Link(nn.Module):
         """What the sublayer sees if `given`, `[B, T, d]`, stands for what the link would have read; see `Residual.skip`."""
         raise NotImplementedError
 
+    def stream_map(self, state: State) -> Tensor | None:
+        """How n parallel streams carry over to the state after this sublayer, `[B, T, n, n]`, target by source. None: there is one."""
+        return None
+
     def forward(self, state: State, sublayer: Sublayer) -> State:
         """`write(state, sublayer(read(state)))`. Override only if the sublayer needs more than `x`, or to share work."""
         with full_precision(next(tensors_of(state))):
@@ -124,6 +128,25 @@ class Residual(nn.Module):
         what it would read, `[B, T, d]`, or None if it reads as always. Default: the state as it was.
         """
         return state, None
+
+    def early_exit(self, state: State, reader: Link | None) -> Tensor:
+        """What a model that ended here would hand to its final norm, `[B, T, d]`; arguments as for `depth_state`. Default: what the
+        close gives.
+        """
+        return self.close(state)
+
+    def replace(self, state: State, links: tuple[Link, Link], z: Tensor) -> tuple[State, Tensor | None]:
+        """As `skip`, for a block of which the depth state after it, `z`, is known all the same. Default: `z` is the state.
+
+        Raises `NotImplementedError` for a state that is no tensor.
+        """
+        if not isinstance(state, Tensor):
+            raise NotImplementedError("a design whose state is no tensor says itself what replaces a block")
+        return z.view_as(state), None
+
+    def streams(self, state: State) -> Tensor | None:
+        """The parallel streams of a state, `[B, T, n, d]`, or None if there is one."""
+        return None
 
     def owned(self, links: Sequence[tuple[Link, Link]], block: int) -> dict[str, Tensor]:
         """The parameters of links that belong to a block and go with it when two blocks are swapped, by role."""
