@@ -76,8 +76,9 @@ def skips(passes: Passes, rule: str = "", together: int = TOGETHER_TOKENS) -> Sk
     updates = [after - before for before, after in pairwise(clean)]
     sizes = [update.norm(dim=-1) for update in updates]
     rows = len(passes.windows)
-    empty = np.full((rows, depth, depth), math.nan)
-    found = Skips(*(empty.copy() for _ in range(4)), passes.losses(passes.places[-1]).cpu().numpy(), empty[:, 0].copy())
+    ratio, change, size, largest = (np.full((rows, depth, depth), math.nan) for _ in range(4))
+    loss = passes.losses(passes.places[-1]).cpu().numpy()
+    found = Skips(ratio, change, size, largest, loss, np.full((rows, depth), math.nan))
     for group in _groups(range(depth), passes, together):
         going: dict[int, Place] = {}
         before: dict[int, Tensor] = {}

@@ -138,7 +138,7 @@ class Passes(ABC):
             F.cross_entropy(at_least_fp32(self.logits(part[:, :-1])).flatten(0, 1), targets.flatten(), reduction="none").view(
                 targets.shape
             )
-            for part, targets in zip(hidden.split(rows), due.split(rows), strict=True)
+            for part, targets in zip(torch.split(hidden, rows), torch.split(due, rows), strict=True)
         ]
         return torch.cat(found).double().mean(dim=1)
 

@@ -144,7 +144,7 @@ class HC(Residual):
 
     def replace(self, state: Tensor, links: tuple[Link, Link], z: Tensor) -> tuple[Tensor, None]:
         """The streams that `z` has side by side."""
-        return z.unflatten(-1, (self.options.streams, self.shape.d_model)), None
+        return z.view(*z.shape[:-1], self.options.streams, self.shape.d_model), None
 
     def streams(self, state: Tensor) -> Tensor:
         """The state itself."""
