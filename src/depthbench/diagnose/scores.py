@@ -31,9 +31,9 @@ Key = TypeVar("Key", bound=Hashable)
 class Skips:
     """What leaving out block s does.
 
-    To the update of block l > s, each `[windows, M, M]` by (s, l): `ratio` is the mean over tokens of `‖u' - u‖ / ‖u‖` [2505.13898];
-    `change` and `size` are the means of numerator and denominator, for the ratio of means; `largest` is the largest ratio of a
-    token. To the loss, in nats per token: `loss` `[windows]` of the model, `pruned` `[windows, M]` without block s.
+    To the update of block l > s, each `[windows, M, M]` by (s, l): `ratio` is the mean over tokens of `‖u' - u‖ / ‖u‖`
+    [2505.13898]; `change` and `size` are the means of numerator and denominator, for the ratio of means; `largest` is the largest
+    ratio of a token. To the loss, in nats per token: `loss` `[windows]` of the model, `pruned` `[windows, M]` without block s.
     """
 
     ratio: FloatArray

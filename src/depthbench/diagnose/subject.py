@@ -18,9 +18,10 @@ from torch import Tensor
 
 from depthbench.errors import UserError
 from depthbench.model.precision import at_least_fp32, autocast, full_precision
+from depthbench.residual.protocol import tensors_of
 
 PRECISIONS = ("fp32", "bf16", "fp64")
-CHUNK_TOKENS = 2048  # whose logits are held at once
+CHUNK_TOKENS, CHUNK_LOGITS = 2048, 2**25  # held at once, whichever is fewer
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ class Subject(ABC):
     def touched(self, block: int) -> frozenset[int]:
         """The blocks (M: the end) that compute with what `block` owns."""
 
+    @property
+    def chunk_tokens(self) -> int:
+        """Tokens whose logits are held at once."""
+        return max(16, min(CHUNK_TOKENS, CHUNK_LOGITS // self.vocab_size))
+
     def check_rule(self, rule: str) -> str:
         """The rule for skipping a block, "" for the published one. Raises `UserError` for one that this model does not have."""
         if rule and rule not in self.skip_rules:
@@ -97,8 +103,8 @@ class Passes(ABC):
 
     @abstractmethod
     def replaced(self, block: int, z: Tensor) -> Place:
-        """The place after `block`, of whose depth state after it only `z` is known. Raises `NotImplementedError` if the design cannot
-        say what that means.
+        """The place after `block`, of whose depth state after it only `z` is known. Raises `NotImplementedError` if the design
+        cannot say what that means.
         """
 
     @abstractmethod
@@ -112,6 +118,11 @@ class Passes(ABC):
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """`[…, d]`, before the final norm, to `[…, V]`."""
+
+    @property
+    def state_dtype(self) -> torch.dtype:
+        """The precision that the state is kept in."""
+        return next(tensors_of(self.places[0].state)).dtype
 
     def depth_state(self, block: int, place: Place) -> Tensor:
         """`z_block`, `[B, T, D]` in float64."""
@@ -133,7 +144,7 @@ class Passes(ABC):
     def losses_of(self, hidden: Tensor) -> Tensor:
         """Mean loss of every row, `[rows]` in float64, from what the final norm reads, `[rows, T, d]`."""
         due = self.windows[:, 1:].repeat(len(hidden) // len(self.windows), 1)
-        rows = max(1, CHUNK_TOKENS // due.shape[1])
+        rows = max(1, self.subject.chunk_tokens // due.shape[1])
         found = [
             F.cross_entropy(at_least_fp32(self.logits(part[:, :-1])).flatten(0, 1), targets.flatten(), reduction="none").view(
                 targets.shape

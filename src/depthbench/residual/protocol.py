@@ -54,7 +54,9 @@ class Link(nn.Module):
         raise NotImplementedError
 
     def stream_map(self, state: State) -> Tensor | None:
-        """How n parallel streams carry over to the state after this sublayer, `[B, T, n, n]`, target by source. None: there is one."""
+        """How n parallel streams carry over to the state after this sublayer, `[B, T, n, n]`, target by source. None: there is
+        one.
+        """
         return None
 
     def forward(self, state: State, sublayer: Sublayer) -> State:
