@@ -21,12 +21,22 @@ DECIDING = (
     "data/permutation.py",
     "evaluate/validation.py",
 )
+DIAGNOSING = ("build.py", "shape.py", "model/*.py", "residual/*.py", "data/permutation.py", "diagnose/*.py")
+
+
+def code_hash() -> str:
+    """sha256 (hex) over the names and contents of the files that decide the results of training."""
+    return _hash(DECIDING)
+
+
+def diagnosing_hash() -> str:
+    """The same for those that decide what a diagnosis finds."""
+    return _hash(DIAGNOSING)
 
 
 @cache
-def code_hash() -> str:
-    """sha256 (hex) over the names and contents of the files that decide results."""
+def _hash(patterns: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
-    for path in sorted(path for pattern in DECIDING for path in ROOT.glob(pattern)):
+    for path in sorted(path for pattern in patterns for path in ROOT.glob(pattern)):
         digest.update(f"{path.relative_to(ROOT).as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()

@@ -238,6 +238,64 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Measures:
+    """What is measured, and on what."""
+
+    only: tuple[str, ...] = ()
+    """Measures instead of all: angular causal permutation lens usefulness paths mixing (pruning comes with causal)."""
+    windows: int = 0
+    """Windows of every measure; 0 for the published numbers, as far as the text has them."""
+    length: int = 0
+    """Tokens a window; 0 for the published lengths, as far as the context goes."""
+    window_seed: int = 0
+    """Draws the windows."""
+    skip: tuple[str, ...] = ()
+    """What leaving out a block means: identity, or in the attnres family newest (published), state, attend; default newest
+    state.
+    """
+    causal_threshold: float = 0.45
+    """A causal score above it counts."""
+    permutation_threshold: float = 0.15
+    """A permutation score above it counts."""
+    useful_ratio: float = 1.1
+    """A block is useful if the loss without it, an affine map in its place, is more than this many times the loss."""
+    dead_weight: float = 0.1
+    """A mix that gives the running sum of Block AttnRes less weight makes its block part of a dead segment."""
+    no_control: bool = False
+    """Leave out the untrained model beside the trained one."""
+
+
+@dataclass(frozen=True)
+class Diagnose:
+    """Do the late layers do anything? Scores of trained runs, or of a Hugging Face checkpoint, with intervals over windows.
+
+    Example: depthbench diagnose runs/quick
+    """
+
+    runs: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN ...]")] = ()
+    """Run folders, or the --out of a study for all its finished runs."""
+    hf: str = ""
+    """A Hugging Face checkpoint instead: a folder or a name (needs the extra hf)."""
+    text: str = ""
+    """Text to take the windows from, for --hf: a file, or stdlib (the default)."""
+    data: str = ""
+    """A folder that `data prepare` made; default: what the run was trained on."""
+    out: Path | None = None
+    """Folder for the result of --hf; default diagnosis/NAME. Results of runs lie in their folders."""
+    device: str = "cpu"
+    """cpu, cuda or cuda:1."""
+    precision: str = "fp32"
+    """fp32, bf16 (autocast) or fp64; norms, cosines and sums are in fp64 all the same."""
+    threads: int = 0
+    """CPU threads; 0 for all cores."""
+    allow_pickle: bool = False
+    """Also read pickled weights, which can run any code: only from a source that you trust."""
+    json: bool = False
+    """Print the results as JSON."""
+    options: Annotated[Measures, tyro.conf.arg(name="")] = field(default_factory=Measures)
+
+
+@dataclass(frozen=True)
 class Status:
     """How the cells of a folder stand.
 
@@ -282,8 +340,9 @@ Verb = (
     | Annotated[Train, subcommand("train")]
     | Annotated[Plan, subcommand("plan")]
     | Annotated[Run, subcommand("run")]
+    | Annotated[Diagnose, subcommand("diagnose")]
     | Annotated[Status, subcommand("status")]
     | Annotated[Report, subcommand("report")]
 )
-VERBS = ("shapes", "designs", "data", "train", "plan", "run", "status", "report")
-LISTS = ("--designs", "--n-layers", "--learning-rates", "--seeds")
+VERBS = ("shapes", "designs", "data", "train", "plan", "run", "diagnose", "status", "report")
+LISTS = ("--designs", "--n-layers", "--learning-rates", "--seeds", "--only", "--skip")

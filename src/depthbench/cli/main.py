@@ -123,6 +123,10 @@ def call(verb: object) -> int:
         from depthbench.cli import run_verb
 
         return run_verb.run(verb)
+    if isinstance(verb, arguments.Diagnose):
+        from depthbench.cli import diagnose_verb
+
+        return diagnose_verb.diagnose(verb)
     from depthbench.cli import folder_verbs
 
     if isinstance(verb, arguments.Status):

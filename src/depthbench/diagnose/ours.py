@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor
 
-from depthbench.diagnose.subject import Passes, Place, Subject
+from depthbench.diagnose.subject import Passes, Place, Subject, hash_weights
 from depthbench.errors import UserError
 from depthbench.model.backbone import AttentionSublayer, Rope, rope_table
 from depthbench.model.precision import at_least_fp32, full_precision
@@ -36,6 +36,10 @@ class OurSubject(Subject):
         if windows.shape[1] > self.context:
             raise UserError(f"windows of {windows.shape[1]} tokens are longer than the context of {self.context}")
         return OurPasses(self, windows.to(self.device))
+
+    def weights_sha256(self) -> str:
+        """See `Subject`."""
+        return hash_weights(self.model)
 
     def _find_owned(self, block: int) -> dict[str, Tensor]:
         """The parameters that belong to a block, by role."""

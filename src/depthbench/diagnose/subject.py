@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from depthbench.errors import UserError
 from depthbench.model.precision import at_least_fp32, autocast, full_precision
@@ -67,6 +68,10 @@ class Subject(ABC):
     @abstractmethod
     def touched(self, block: int) -> frozenset[int]:
         """The blocks (M: the end) that compute with what `block` owns."""
+
+    @abstractmethod
+    def weights_sha256(self) -> str:
+        """A hash (hex) of all weights, by name."""
 
     @property
     def chunk_tokens(self) -> int:
@@ -203,3 +208,12 @@ def _parted(state: Any, n: int) -> list[Any]:
         rows = [[column[k] for column in columns] for k in range(n)]
         return [type(state)(*row) if hasattr(state, "_fields") else type(state)(row) for row in rows]
     return [state] * n
+
+
+def hash_weights(model: nn.Module) -> str:
+    """sha256 (hex) of the names, types and values of everything that `model` saves."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().contiguous().cpu().view(torch.uint8).numpy().data if value.ndim else str(value).encode())
+    return digest.hexdigest()

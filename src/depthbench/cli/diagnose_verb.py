@@ -1,0 +1,128 @@
+"""`depthbench diagnose`: do the late layers do anything?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+
+from depthbench.cli import arguments
+from depthbench.cli.output import console, make_table, print_json
+from depthbench.cli.setup import cores, find_tokens
+from depthbench.data import TokenData
+from depthbench.diagnose.runs import diagnose_run, find_run_folders
+from depthbench.diagnose.session import RESULT
+from depthbench.diagnose.settings import Settings
+from depthbench.diagnose.subject import PRECISIONS
+from depthbench.errors import UserError
+from depthbench.study.store import RunFolder
+from depthbench.train.execution import find_device
+
+
+def diagnose(verb: arguments.Diagnose) -> int:
+    """Diagnose runs, or a checkpoint."""
+    if bool(verb.runs) == bool(verb.hf):
+        raise UserError("give either run folders, or one Hugging Face checkpoint with --hf")
+    settings = settings_of(verb.options)
+    check_device(verb.device, verb.precision)
+    _use_threads(verb.threads)
+    found = [_checkpoint(verb, settings)] if verb.hf else _runs(verb, settings)
+    if verb.json:
+        print_json([{"result": str(path), **content} for path, content in found])
+        return 0
+    show([content for _, content in found])
+    print("\n".join(f"results in {path} and {path.with_suffix('.npz').name}" for path, _ in found[:3]))
+    if len(found) > 3:
+        print(f"… and {len(found) - 3} more")
+    return 0
+
+
+def settings_of(options: arguments.Measures) -> Settings:
+    """The settings that options ask for."""
+    wanted = dict(vars(options))
+    wanted["control"] = not wanted.pop("no_control")
+    wanted["seed"] = wanted.pop("window_seed")
+    return Settings(**wanted)
+
+
+def check_device(device: str, precision: str) -> None:
+    """Raise `UserError` for a device without float64, or an unknown precision."""
+    if precision not in PRECISIONS:
+        raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if find_device(device).type == "mps":
+        raise UserError("--device mps has no float64, which norms and sums are taken in; use --device cpu")
+
+
+def _use_threads(threads: int) -> None:
+    import torch
+
+    if threads < 0:
+        raise UserError(f"threads must be at least 1, or 0 for all, got {threads}")
+    torch.set_num_threads(threads or cores())
+
+
+def _runs(verb: arguments.Diagnose, settings: Settings) -> list[tuple[Path, dict[str, Any]]]:
+    folders = find_run_folders(verb.runs)
+    found = []
+    for folder in folders:
+        content = diagnose_run(folder, data_of(folder, verb.data), settings, device=verb.device, precision=verb.precision)
+        found.append((folder.path / RESULT, content))
+    return found
+
+
+def data_of(folder: RunFolder, data: str) -> TokenData:
+    """The data to diagnose a run on: `data`, or that of its training if it can be found."""
+    pinned = folder.cell().data
+    try:
+        return TokenData.open(find_tokens(data or pinned.source, pinned.tokenizer))
+    except UserError as error:
+        if data:
+            raise
+        raise UserError(f"the data of {folder.path.name} is not found here ({error}); give --data FOLDER") from error
+
+
+def _checkpoint(verb: arguments.Diagnose, settings: Settings) -> tuple[Path, dict[str, Any]]:
+    raise UserError(f"cannot read {verb.hf}")
+
+
+def show(contents: list[dict[str, Any]]) -> None:
+    """The main numbers of each, trained beside untrained."""
+    table = make_table("model", "angular", "causal", "untrained", "permutation", "untrained", "useful", "effective depth", left=1)
+    for content in contents:
+        table.add_row(escape(content["subject"]["name"]), *main_numbers(content["measures"]))
+    out = console()
+    out.print(table)
+    out.print(
+        "angular: mean distance between neighbouring late depth states; causal, permutation: share of late pairs above the"
+        " threshold, of the trained and the untrained model; useful: share of blocks that no affine map replaces; in brackets:"
+        " 95 % intervals over windows"
+    )
+    for line in dict.fromkeys(line for content in contents for line in content["without"]):
+        print(f"not measured: {line}", file=sys.stderr)
+
+
+def main_numbers(measures: dict[str, Any]) -> list[str]:
+    """The columns of the table."""
+    causal = next(iter(measures.get("causal", {}).values()), {})
+    permutation = measures.get("permutation", {})
+    return [
+        _text(measures.get("angular", {}).get("late_adjacent_mean"), 3),
+        *(_share(causal.get(kind, {}).get("mean_of_ratios", {})) for kind in ("trained", "untrained")),
+        *(_share(permutation.get(kind, {})) for kind in ("trained", "untrained")),
+        _text(measures.get("usefulness", {}).get("useful_share"), 2),
+        _text(measures.get("lens", {}).get("effective_depth"), 2),
+    ]
+
+
+def _share(score: dict[str, Any]) -> str:
+    return _text(score.get("late", {}).get("share"), 2)
+
+
+def _text(interval: dict[str, Any] | None, digits: int) -> str:
+    if not interval or interval["value"] is None:
+        return "–"
+    if interval["low"] is None:
+        return f"{interval['value']:.{digits}f}"
+    return f"{interval['value']:.{digits}f} \\[{interval['low']:.{digits}f}, {interval['high']:.{digits}f}]"
