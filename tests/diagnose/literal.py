@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from depthbench.model.backbone import rope_table
 from helpers import shape_dict
-from reference import DESIGNS, Run, _link, _settings, depth_mix, segment_size
+from reference import DESIGNS, Run, _link, _settings, depth_mix, reference_trace, segment_size
 
 
 class Without(list):
@@ -48,8 +49,8 @@ def states(design, model, tokens, block=None, rule="newest", parameters=None, **
         return _attnres(run, embedding, design, block, rule)
     if design == "moda":
         return _moda(run, embedding, block)
-    closed = DESIGNS[design](run, embedding)
     streams = run.options.get("streams")
+    closed = DESIGNS[design](run, embedding)
     found = [torch.cat([embedding] * streams, -1) if streams else embedding]
     after = iter(run.trace["states"])
     for layer in range(shape["n_layers"]):
@@ -78,17 +79,18 @@ def _attnres(run, embedding, design, block, rule):
             sealed, running = [*sealed, running], None
         if i % 2 and i // 2 == block:
             left = sealed + ([running] if running is not None else [])
-            given = {"newest": left[-1], "state": found[-1], "attend": None}[rule]
+            given = rule if torch.is_tensor(rule) else {"newest": left[-1], "state": found[-1], "attend": None}[rule]
     left = sealed + ([running] if running is not None else [])
     closed = depth_mix(run, left, "residual") if given is None else given
     return [*found, closed], closed
 
 
-def _moda(run, x, block):
+def _moda(run, x, block, z=None):
     slots, found = [], [x]
     zero = torch.zeros(*x.shape[:-1], run.shape["n_kv_heads"] * run.shape["head_dim"], dtype=torch.float64)
     for layer in range(run.shape["n_layers"]):
         if layer == block:
+            x = x if z is None else z
             slots = [*slots, (zero, zero), (zero, zero)]
         else:
             normed = run.norm(2 * layer, x)
@@ -197,3 +199,123 @@ def permutation(design, model, tokens, **options):
             changed = loss(design, model, tokens, exchanged(design, M, parameters, i, j), **options)
             found[i, j] = abs(changed - whole) / whole
     return found.numpy()
+
+
+def lens(design, model, tokens, **options):
+    """Early-exit loss, KL to the end and overlap of the five likeliest, `[M+1]` each."""
+    parameters = parameters_of(model)
+    z, closed = states(design, model, tokens, **options)
+    if design in ("hc", "mhc"):
+        streams = [part.unflatten(-1, (4, model.shape.d_model)) for part in z]
+        z = [part.sum(-2) if design == "hc" else part.mean(-2) for part in streams]
+
+    def decoded(hidden):
+        normed = hidden / torch.sqrt((hidden * hidden).mean(-1, keepdim=True) + 1e-6) * parameters["norm.gain"]
+        return (normed @ parameters["head.weight"].T)[:, :-1].softmax(-1)
+
+    final = decoded(closed)
+    found = []
+    for hidden in z:
+        early, losses, kl, same = decoded(hidden), [], [], []
+        for b in range(tokens.shape[0]):
+            for t in range(tokens.shape[1] - 1):
+                losses.append(-math.log(early[b, t, tokens[b, t + 1]]))
+                kl.append(sum(float(p) * math.log(p / q) for p, q in zip(final[b, t], early[b, t], strict=True)))
+                best = [set(torch.argsort(side[b, t], descending=True)[:5].tolist()) for side in (final, early)]
+                same.append(len(best[0] & best[1]) / 5)
+        found.append([sum(values) / len(values) for values in (losses, kl, same)])
+    return torch.tensor(found).T.numpy()
+
+
+def affine(x, y):
+    """The ridge solution `[D+1, D]` by stacking `sqrt(1e-6)·I` under the data."""
+    X = torch.cat([x.flatten(0, 1), torch.ones(x.shape[0] * x.shape[1], 1, dtype=x.dtype)], dim=1)
+    stacked = torch.cat([X, 1e-3 * torch.eye(X.shape[1], dtype=x.dtype)])
+    wanted = torch.cat([y.flatten(0, 1), torch.zeros(X.shape[1], y.shape[-1], dtype=x.dtype)])
+    return torch.linalg.lstsq(stacked, wanted, driver="gelsd").solution
+
+
+def paths(design, model, tokens, **options):
+    """Path weights `[2M+1, 2M+1]` by following the share of every source through the equations of each design."""
+    P = parameters_of(model)
+    trace = reference_trace(design, shape_dict(model.shape), P, tokens, **options)
+    M, d = model.shape.n_layers, model.shape.d_model
+    n, ones = 2 * M, torch.ones_like(trace["embedding"])
+    found = torch.full((n + 1, n + 1), math.nan, dtype=torch.float64)
+
+    def note(i, shares):
+        for j, share in shares.items():
+            found[i, j] = share.mean()
+
+    if design in ("hc", "mhc"):
+        streams = trace["A"][0].shape[-2] if design == "hc" else trace["R"][0].shape[-1]
+        held = [{0: ones[..., 0]} for _ in range(streams)]
+
+        def mixed(coefficients):
+            return {j: sum(c * stream[j] for c, stream in zip(coefficients, held, strict=True)) for j in held[0]}
+
+        for i in range(n):
+            if design == "hc":
+                A, b = trace["A"][i], trace["b"][i]
+                read, after = A[..., 0].unbind(-1), [A[..., t + 1].unbind(-1) for t in range(streams)]
+            else:
+                b = trace["h_post"][i]
+                read, after = trace["h_pre"][i].unbind(-1), [trace["R"][i][..., t, :].unbind(-1) for t in range(streams)]
+            note(i, mixed(read))
+            held = [mixed(coefficients) | {i + 1: b[..., t]} for t, coefficients in enumerate(after)]
+        whole = {j: sum(stream[j] for stream in held) for j in held[0]}
+        note(n, whole if design == "hc" else {j: share / streams for j, share in whole.items()})
+    elif design in ("attnres", "attnres_block"):
+        size = 1 if design == "attnres" else segment_size(n, _settings(design, options))
+        members = [[0], []]
+        for i in range(n + 1):
+            sources = [source for source in members if source]
+            weights = [ones[..., 0]] if i == 0 else trace["weights"][i].unbind(-1)
+            shares = {}
+            for weight, source in zip(weights, sources, strict=True):
+                shares |= dict.fromkeys(source, weight)
+            note(i, shares)
+            members[-1].append(i + 1)
+            if (i + 1) % size == 0:
+                members.append([])
+    else:
+        held = {0: ones}
+        for i in range(n):
+            note(i, held)
+            x, y = trace["inputs"][i], trace["outputs"][i]
+            link = _link(i)
+            if design == "sandwich":
+                held = held | {i + 1: ones * P[f"{link}.out_norm.gain"] / torch.sqrt((y * y).mean(-1, keepdim=True) + 1e-6)}
+            elif design == "deepnorm":
+                alpha = n**0.25
+                whole = alpha * x + y
+                scale = P[f"{link}.norm.gain"] / torch.sqrt(whole.var(-1, keepdim=True, correction=0) + 1e-6)
+                held = {j: alpha * share * scale for j, share in held.items()} | {i + 1: ones * scale}
+            elif design == "keel" and i > 0:
+                alpha = 1 if i == 1 else n
+                whole = alpha * x + y
+                scale = P[f"{link}.post_norm.gain"] / torch.sqrt((whole * whole).mean(-1, keepdim=True) + 1e-6)
+                held = {j: alpha * share * scale for j, share in held.items()} | {i + 1: ones * scale}
+            else:
+                held = held | {i + 1: ones}
+        note(n, held)
+    assert d == ones.shape[-1]
+    return found.numpy()
+
+
+def continued(design, model, tokens, block, z):
+    """What the final norm reads if the depth state after `block` is `z`."""
+    shape = shape_dict(model.shape)
+    if design in ("attnres", "attnres_block"):
+        return states(design, model, tokens, block=block, rule=z)[1]
+    run = Run(shape, parameters_of(model), 1e-6, _settings(design, {}))
+    embedding = run.parameters["embedding.weight"][tokens]
+    if design == "moda":
+        return _moda(Skipping(shape, run.parameters, 1e-6, run.options, block=block), embedding, block, z)[1]
+    if design in ("hc", "mhc"):
+        z = z.unflatten(-1, (4, model.shape.d_model))
+    with torch.no_grad():
+        state, positions = z, rope_table(tokens.shape[1], model.shape.head_dim, like=embedding)
+        for later in range(block + 1, model.shape.n_layers):
+            state = model.blocks[later](state, positions)
+        return model.residual.close(state)

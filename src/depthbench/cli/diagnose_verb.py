@@ -96,7 +96,7 @@ def show(contents: list[dict[str, Any]]) -> None:
     out.print(table)
     out.print(
         "angular: mean distance between neighbouring late depth states; causal, permutation: share of late pairs above the"
-        " threshold, of the trained and the untrained model; useful: share of blocks that no affine map replaces; in brackets:"
+        " threshold, of the trained and the untrained model; useful: share of blocks that no affine map replaces; eff. depth: effective depth; below:"
         " 95 % intervals over windows"
     )
     for line in dict.fromkeys(line for content in contents for line in content["without"]):
@@ -105,7 +105,7 @@ def show(contents: list[dict[str, Any]]) -> None:
 
 def main_numbers(measures: dict[str, Any]) -> list[str]:
     """The columns of the table."""
-    causal = next(iter(measures.get("causal", {}).values()), {})
+    causal: dict[str, Any] = next(iter(measures.get("causal", {}).values()), {})
     permutation = measures.get("permutation", {})
     return [
         _text(measures.get("angular", {}).get("late_adjacent_mean"), 3),
@@ -125,4 +125,4 @@ def _text(interval: dict[str, Any] | None, digits: int) -> str:
         return "–"
     if interval["low"] is None:
         return f"{interval['value']:.{digits}f}"
-    return f"{interval['value']:.{digits}f} \\[{interval['low']:.{digits}f}, {interval['high']:.{digits}f}]"
+    return f"{interval['value']:.{digits}f}\n{interval['low']:.{digits}f}–{interval['high']:.{digits}f}"
