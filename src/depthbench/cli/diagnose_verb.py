@@ -17,6 +17,7 @@ from depthbench.diagnose.session import RESULT
 from depthbench.diagnose.settings import Settings
 from depthbench.diagnose.subject import PRECISIONS
 from depthbench.errors import UserError
+from depthbench.files import make_folder
 from depthbench.study.store import RunFolder
 from depthbench.train.execution import find_device
 
@@ -84,7 +85,21 @@ def data_of(folder: RunFolder, data: str) -> TokenData:
 
 
 def _checkpoint(verb: arguments.Diagnose, settings: Settings) -> tuple[Path, dict[str, Any]]:
-    raise UserError(f"cannot read {verb.hf}")
+    from depthbench.diagnose.checkpoints import diagnose_checkpoint
+
+    out = verb.out or Path("diagnosis") / Path(verb.hf).resolve().name
+    content = diagnose_checkpoint(
+        verb.hf,
+        make_folder(out),
+        settings,
+        data=verb.data,
+        text=verb.text,
+        device=verb.device,
+        precision=verb.precision,
+        allow_pickle=verb.allow_pickle,
+        default_tokens=lambda: find_tokens("stdlib", "bytes"),
+    )
+    return out / RESULT, content
 
 
 def show(contents: list[dict[str, Any]]) -> None:
@@ -96,8 +111,8 @@ def show(contents: list[dict[str, Any]]) -> None:
     out.print(table)
     out.print(
         "angular: mean distance between neighbouring late depth states; causal, permutation: share of late pairs above the"
-        " threshold, of the trained and the untrained model; useful: share of blocks that no affine map replaces; eff. depth: effective depth; below:"
-        " 95 % intervals over windows"
+        " threshold, of the trained and the untrained model; useful: share of blocks that no affine map replaces; below: 95 %"
+        " intervals over windows"
     )
     for line in dict.fromkeys(line for content in contents for line in content["without"]):
         print(f"not measured: {line}", file=sys.stderr)

@@ -1,0 +1,248 @@
+"""Hugging Face decoder checkpoints as subjects: their own blocks, called by us one at a time, with what the model hands them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from depthbench.diagnose.hf_families import Family, find_family
+from depthbench.diagnose.subject import Passes, Place, Subject, hash_weights
+from depthbench.errors import UserError
+from depthbench.model.precision import at_least_fp32, full_precision
+
+PROOF_ROWS, PROOF_TOKENS = 2, 16
+PROOF_TOLERANCE = 1e-4  # of the largest logit
+
+
+class _Reached(Exception):
+    """A pass has come to where it is stopped."""
+
+
+class HFSubject(Subject):
+    """A causal decoder of transformers. `family` says where its parts are.
+
+    Raises `UserError` if going through the blocks one by one does not give the model's own logits.
+    """
+
+    def __init__(self, model: Any, family: Family, name: str, device: str = "cpu", precision: str = "fp32") -> None:
+        self.device, self.precision, self.name = torch.device(device), precision, name
+        dtype = torch.float64 if precision == "fp64" else torch.float32
+        self.model = model.to(self.device, dtype).eval()
+        config = model.config
+        self.family, self.design = family, str(config.model_type)
+        self.blocks: list[nn.Module] = list(model.get_submodule(family.blocks))
+        self.norm, self.head = model.get_submodule(family.norm), model.get_submodule(family.head)
+        self.softcap = getattr(config, family.softcap, None) if family.softcap else None
+        self.depth, self.vocab_size = len(self.blocks), int(config.vocab_size)
+        self.context = int(config.max_position_embeddings)
+        self._handed: dict[int, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {}
+        self._prove()
+
+    def begin(self, windows: Tensor) -> HFPasses:
+        """See `Subject`."""
+        if windows.shape[1] > self.context:
+            raise UserError(f"windows of {windows.shape[1]} tokens are longer than the context of {self.context}")
+        return HFPasses(self, windows.to(self.device))
+
+    def weights_sha256(self) -> str:
+        """See `Subject`."""
+        return hash_weights(self.model)
+
+    def touched(self, block: int) -> frozenset[int]:
+        """See `Subject`."""
+        return frozenset({block})
+
+    @contextmanager
+    def swapped(self, i: int, j: int) -> Iterator[None]:
+        """See `Subject`; what is no tensor, such as the kind of attention of a layer, stays in its place."""
+        self._exchange(i, j)
+        try:
+            yield
+        finally:
+            self._exchange(i, j)
+
+    def _exchange(self, i: int, j: int) -> None:
+        ours, theirs = self.blocks[i].state_dict(keep_vars=True), self.blocks[j].state_dict(keep_vars=True)
+        for name in ours.keys() & theirs.keys():
+            a, b = ours[name], theirs[name]
+            if a.shape == b.shape:
+                a.data, b.data = b.data, a.data
+
+    def handed(self, windows: Tensor) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """What each block gets beside the hidden state: masks and positions, of one row, for windows of this length."""
+        length = windows.shape[1]
+        if length not in self._handed:
+            found: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+            def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                found.append((args[1:], {key: value for key, value in kwargs.items() if key != "hidden_states"}))
+
+            hooks = [block.register_forward_pre_hook(note, with_kwargs=True) for block in self.blocks]
+            try:
+                self.model(input_ids=windows[:1], use_cache=False)
+            finally:
+                for hook in hooks:
+                    hook.remove()
+            self._handed = {length: found}
+        return self._handed[length]
+
+    def embedded(self, windows: Tensor) -> Tensor:
+        """What the first block reads, `[B, T, d]`."""
+        found: list[Tensor] = []
+
+        def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            found.append(args[0] if args else kwargs["hidden_states"])
+            raise _Reached
+
+        hook = self.blocks[0].register_forward_pre_hook(stop, with_kwargs=True)
+        try:
+            self.model(input_ids=windows, use_cache=False)
+        except _Reached:
+            pass
+        finally:
+            hook.remove()
+        return found[0]
+
+    def _prove(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        size = (PROOF_ROWS, min(PROOF_TOKENS, self.context))
+        windows = torch.randint(self.vocab_size, size, generator=generator).to(self.device)
+        with torch.no_grad():
+            passes = self.begin(windows)
+            ours = passes.logits(passes.end(passes.places[-1])).float()
+            theirs = self.model(input_ids=windows, use_cache=False).logits.float()
+        off = float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-30))
+        if not off <= PROOF_TOLERANCE:
+            raise UserError(
+                f"going through the blocks of {self.name} one by one gives logits that differ from its own by {off:.1e} of the"
+                f" largest, so its family {self.design!r} is not what the adapter takes it for"
+            )
+
+
+class HFPasses(Passes):
+    """Passes through a decoder of transformers."""
+
+    def __init__(self, subject: HFSubject, windows: Tensor) -> None:
+        self.subject: HFSubject = subject
+        self.windows = windows
+        self.handed = subject.handed(windows)
+        self.places = [Place(at_least_fp32(subject.embedded(windows)))]
+        self._check_finite(-1)
+        for block in range(subject.depth):
+            self.places.append(self.through(block, self.places[-1]))
+            self._check_finite(block)
+
+    def through(self, block: int, place: Place) -> Place:
+        """See `Passes`."""
+        args, kwargs = self.handed[block]
+        out = self.subject.blocks[block](place.state, *args, **kwargs)
+        return Place(at_least_fp32(out[0] if isinstance(out, tuple) else out))
+
+    def skipping(self, block: int, rule: str) -> Place:
+        """See `Passes`."""
+        return self.places[block]
+
+    def replaced(self, block: int, z: Tensor) -> Place:
+        """See `Passes`."""
+        return Place(z)
+
+    def raw_depth_state(self, block: int, place: Place) -> Tensor:
+        """See `Passes`."""
+        state: Tensor = place.state
+        return state
+
+    def early_exit(self, block: int, place: Place) -> Tensor:
+        """See `Passes`."""
+        state: Tensor = place.state
+        return state
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See `Passes`."""
+        with full_precision(hidden):
+            normed = self.subject.norm(hidden)
+        found: Tensor = self.subject.head(normed)
+        cap = self.subject.softcap
+        return found if cap is None else torch.tanh(found / cap) * cap
+
+
+def open_checkpoint(name: str, *, device: str, precision: str, allow_pickle: bool) -> tuple[HFSubject, Any]:
+    """A checkpoint in a folder or on the hub as a subject, and its configuration.
+
+    Raises `UserError` for a missing extra or checkpoint, a family without an adapter, an encoder, pickled weights, and a repository
+    that wants to run code of its own.
+    """
+    transformers = import_transformers()
+    config = read_config(transformers, name)
+    family = find_family(config.model_type, name)
+    folder = Path(name)
+    if folder.is_dir() and not allow_pickle and not list(folder.glob("*.safetensors")):
+        pickled = [path.name for path in sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt"))]
+        if pickled:
+            raise UserError(
+                f"the weights in {name} are pickled ({pickled[0]}), and reading a pickle can run any code; convert them to"
+                " safetensors, or add --allow-pickle if you trust their source"
+            )
+        raise UserError(f"{name} has no weights (*.safetensors)")
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            name, dtype=torch.float32, use_safetensors=None if allow_pickle else True, trust_remote_code=False
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"cannot read the checkpoint {name}: {first_line(error)}") from error
+    return HFSubject(model, family, Path(name).name, device, precision), config
+
+
+def untrained_checkpoint(config: Any, subject: HFSubject, seed: int) -> HFSubject:
+    """The same architecture with its family's initial weights."""
+    transformers = import_transformers()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return HFSubject(model, subject.family, f"untrained {subject.name}", str(subject.device), subject.precision)
+
+
+def read_config(transformers: Any, name: str) -> Any:
+    """The configuration, refused if it is no causal decoder or wants code of the repository's own."""
+    if Path(name).is_dir() and not (Path(name) / "config.json").exists():
+        raise UserError(f"{name} is no checkpoint: it has no config.json")
+    try:
+        raw, _ = transformers.PretrainedConfig.get_config_dict(name)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read {name}: {first_line(error)}; give a folder or the name of a repository that can be reached"
+        ) from error
+    if raw.get("auto_map"):
+        raise UserError(
+            f"{name} wants to run code of its own repository ({', '.join(raw['auto_map'])}), which is refused: it could do anything"
+        )
+    architectures = raw.get("architectures") or []
+    causal = any("CausalLM" in item or item.endswith("LMHeadModel") for item in architectures)
+    if raw.get("is_encoder_decoder") or (architectures and not causal):
+        raise UserError(
+            f"{name} is {' or '.join(architectures) or 'an encoder'}, and this needs a causal decoder with a language-model head"
+        )
+    find_family(str(raw.get("model_type", "unknown")), name)
+    return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+
+
+def import_transformers() -> Any:
+    """The library. Raises `UserError` that names the extra if it is missing."""
+    try:
+        import transformers
+    except ImportError:
+        raise UserError("Hugging Face checkpoints need transformers; pip install 'depthbench[hf]'") from None
+    library: Any = transformers
+    library.utils.logging.set_verbosity_error()
+    library.utils.logging.disable_progress_bar()
+    return library
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what a library says."""
+    return str(error).strip().split("\n")[0]
