@@ -28,12 +28,12 @@ from depthbench.diagnose.subject import Subject
 from depthbench.diagnose.summary import summarise
 from depthbench.diagnose.tasks import Arrays, Task, joined, tasks
 from depthbench.errors import UserError
-from depthbench.files import content_hash, read_json, write_bytes, write_json
+from depthbench.files import DIAGNOSIS_FILE, DIAGNOSIS_FORMAT, content_hash, read_json, write_bytes, write_json
 from depthbench.progress import Progress
 from depthbench.residual.attnres_block import AttnResBlock
 
-FORMAT = 1
-RESULT, ARRAYS, PARTS = "diagnosis.json", "diagnosis.npz", ".diagnosis"
+RESULT, FORMAT = DIAGNOSIS_FILE, DIAGNOSIS_FORMAT
+ARRAYS, PARTS = "diagnosis.npz", ".diagnosis"
 
 
 def diagnose(

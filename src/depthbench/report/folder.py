@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from depthbench.errors import UserError
 from depthbench.files import make_folder, write_text
 from depthbench.report import charts
 from depthbench.report.content import read
 from depthbench.report.csv_tables import cells_csv, pairs_csv
+from depthbench.report.diagnoses import diagnosed
 from depthbench.report.summary_json import summary_content
 from depthbench.verdict.rows import ResultRow, to_csv
 
 
-def write_report(rows: Sequence[ResultRow], missing: Sequence[str], out: Path, title: str) -> list[Path]:
-    """Write the report on `rows` into the folder `out` and give the paths of its files; `missing` are lines on unfinished cells.
+def write_report(
+    rows: Sequence[ResultRow], missing: Sequence[str], out: Path, title: str, diagnoses: Mapping[str, Any] | None = None
+) -> list[Path]:
+    """Write the report on `rows` into the folder `out` and give the paths of its files; `missing` are lines on unfinished cells,
+    `diagnoses` what was found in runs, by the names of their folders.
 
     Each file replaces the one before in one step; charts that an earlier report had and this one has no numbers for are removed.
     Raises `UserError`, before anything is written, if there are no rows or they may not be reported together (see `tables`), and if
@@ -29,7 +34,7 @@ def write_report(rows: Sequence[ResultRow], missing: Sequence[str], out: Path, t
         "cells.csv": cells_csv(content),
         "pairs.csv": pairs_csv(content),
     }
-    drawn = charts.all_charts(content)
+    drawn = charts.all_charts(content, diagnosed(content, diagnoses or {}))
     make_folder(out)
     try:
         for name, text in texts.items():

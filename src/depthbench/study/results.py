@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from depthbench.errors import UserError
-from depthbench.files import content_hash
+from depthbench.files import DIAGNOSIS_FILE, DIAGNOSIS_FORMAT, content_hash, read_json
 from depthbench.study.cell import Cell
 from depthbench.study.store import RunFolder, find_runs
 from depthbench.verdict.rows import ResultRow
@@ -33,6 +34,19 @@ def read_results(out: Path, only: Collection[str] | None = None) -> tuple[list[R
         except (UserError, KeyError, TypeError) as error:
             missing.append(f"{folder.path.name}: unreadable ({error})")
     return _tell_apart(found), missing
+
+
+def read_diagnoses(out: Path) -> dict[str, dict[str, Any]]:
+    """What `depthbench diagnose` found in the runs under `out`, by the names of their folders; what cannot be read is left out."""
+    found = {}
+    for folder in find_runs(out):
+        path = folder.path / DIAGNOSIS_FILE
+        if path.exists():
+            with suppress(UserError):
+                content = read_json(path)
+                if isinstance(content, dict) and content.get("format") == DIAGNOSIS_FORMAT:
+                    found[folder.path.name] = content
+    return found
 
 
 def _tell_apart(found: list[tuple[Cell, ResultRow]]) -> list[ResultRow]:

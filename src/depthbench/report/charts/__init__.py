@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from depthbench.report.charts import aspect_ratio, depth_gain, learning_rate, parameters
+from depthbench.report.charts.diagnosis import diagnosis_charts
 from depthbench.report.charts.published import published_charts
 from depthbench.report.charts.save import remove_others, save
 from depthbench.report.content import Content
+from depthbench.report.diagnoses import Diagnosed
 
 if TYPE_CHECKING:
     import altair as alt
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["all_charts", "remove_others", "save"]
 
 
-def all_charts(content: Content) -> dict[str, alt.ConcatChart]:
+def all_charts(content: Content, diagnosed: Sequence[Diagnosed] = ()) -> dict[str, alt.ConcatChart]:
     """The charts that `content` has numbers for, by the name of their files."""
     found = {}
     if aspect_ratio.has_loss(content):
@@ -26,4 +29,7 @@ def all_charts(content: Content) -> dict[str, alt.ConcatChart]:
         found[depth_gain.NAME] = depth_gain.depth_gain(content)
     if parameters.has_ladder(content):
         found[parameters.NAME] = parameters.loss_vs_parameters(content)
+    for at, item in enumerate(diagnosed):
+        end = f"_table_{at + 1}" if len(diagnosed) > 1 else ""
+        found |= {f"{name}{end}": chart for name, chart in diagnosis_charts(item, content.labels, content.title).items()}
     return found | published_charts(content)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from depthbench import files
+from depthbench.report.charts.diagnosis import NAMES as DIAGNOSIS_NAMES
 from depthbench.report.embed import html_page
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ NAMES = (
     "depth_gain_vs_published",
     "loss_vs_published",
     "published_400m",
+    *DIAGNOSIS_NAMES,
 )
 
 
