@@ -128,3 +128,33 @@ def test_bad_runs(trained, tokens_folder, tmp_path, capsys):
     assert "it is waiting at step 2 of 4; train it to its end first" in refused(partial)
     (partial / "result.json").write_bytes((run / "result.json").read_bytes())
     assert "has no readable checkpoint of step 4" in refused(partial)
+
+
+def test_the_report_shows_them_side_by_side(trained, tokens_folder, capsys):
+    assert diagnose(trained, tokens_folder) == 0
+    assert main(["report", str(trained)]) == 0
+    assert "diagnosis_heatmaps, diagnosis_shares, diagnosis_depth, diagnosis_paths" in capsys.readouterr().out.replace("\n", " ")
+    page = (trained / "report" / "diagnosis_heatmaps.html").read_text()
+    for text in ("attnres_block: causal, untrained, state", "hc: permutation, trained", "hc: angular distance", "Blocks from 0"):
+        assert text in page
+    for path in (trained / "cells").glob(f"*/{session.RESULT}"):
+        path.write_text("{")  # unreadable: left out, and the report is made all the same
+    assert main(["report", str(trained)]) == 0
+    assert not (trained / "report" / "diagnosis_heatmaps.html").exists()
+    for path in (trained / "cells").glob(f"*/{session.RESULT}"):
+        path.unlink()
+
+
+def test_a_study_diagnoses_what_it_trained(tokens_folder, tmp_path, capsys):
+    study = tmp_path / "small.py"
+    study.write_text(
+        "from depthbench import Budget, Recipe, Study\n\n\ndef study():\n"
+        "    return Study('small', ('preln',), (0.002, 0.004), Recipe(3, 4, 0.002, validation_windows=4),"
+        " budget=Budget(10e3, match='backbone', n_heads=2, vocab_size=257, context=32), n_layers=(2,))\n"
+    )
+    words = ["run", f"{study}:study", "--data", str(tokens_folder), "--out", str(tmp_path / "out"), "--workers", "1", "--diagnose"]
+    assert main(words) == 0
+    assert len(list((tmp_path / "out" / "cells").glob(f"*/{session.RESULT}"))) == 1  # of the best rate alone
+    assert (tmp_path / "out" / "report" / "diagnosis_heatmaps.png").exists()
+    assert main([*words, "--slurm", "partition=gpu"]) == 2
+    assert "depthbench diagnose OUT" in capsys.readouterr().err

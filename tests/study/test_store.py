@@ -88,3 +88,12 @@ def test_a_folder_without_runs_is_one_clear_error(tmp_path):
         find_runs(tmp_path)
     with pytest.raises(UserError, match="is not a folder"):
         find_runs(tmp_path / "absent")
+
+
+def test_whoever_holds_a_folder_removes_what_a_killed_writer_left(folder):
+    left, ticket = folder.path / ".cell.json.123.part", folder.path / ".job.json.123.part"
+    left.write_text("{")
+    ticket.write_text("{")  # its writer need not hold the folder
+    with folder.claimed() as mine:
+        assert mine
+        assert not left.exists() and ticket.exists()

@@ -230,6 +230,8 @@ class Run:
     """Folder for cells and report; default runs/STUDY."""
     workers: int = 0
     """Cells at a time; 0 to choose: one a core for small cells on CPU, else one."""
+    diagnose: bool = False
+    """Then diagnose the best run of every design and shape (see `depthbench diagnose`); the report shows what it finds."""
     slurm: str = ""
     """Submit the cells as Slurm jobs instead: partition=gpu,time=8:00:00,gpus=1 (see docs/cluster.md)."""
     json: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from depthbench.cli import arguments
@@ -17,11 +17,12 @@ from depthbench.report import write_report
 from depthbench.report.terminal import render
 from depthbench.shape import ModelShape
 from depthbench.study.plan import refuse_unmatched
-from depthbench.study.results import read_results
+from depthbench.study.results import read_diagnoses, read_results
 from depthbench.study.runner import Runner
 from depthbench.study.search import StudyWork
 from depthbench.study.slurm import SlurmRunner, check_available
 from depthbench.study.slurm_options import SlurmOptions
+from depthbench.study.store import RunFolder
 from depthbench.study.study import Study
 from depthbench.study.watch import Report, Watcher
 from depthbench.study.work import Work
@@ -37,6 +38,10 @@ def run(verb: arguments.Run) -> int:
     study.choices()
     if verb.workers < 0:
         raise UserError(f"workers must be at least 1, or 0 to choose, got {verb.workers}")
+    if verb.diagnose and verb.slurm:
+        raise UserError(
+            "--diagnose runs here, after the training, and --slurm trains in jobs; when they have ended: depthbench diagnose OUT"
+        )
     make_runner = _on_slurm(verb) if verb.slurm else _here(verb, shapes)
     source = verb.changes.data or study.data
     tokens = find_tokens(source, study.tokenizer, "" if verb.changes.data else study.needs)
@@ -73,10 +78,13 @@ def _on_slurm(verb: arguments.Run) -> MakeRunner:
 def _conclude(study: Study, work: StudyWork, out: Path, done: Report, verb: arguments.Run) -> int:
     """Report on the study's cells, and say how to go on when something is left."""
     failed = [item for item in done.ended if item.status == "failed"]
-    rows, missing = read_results(out, {cell.name for cell in work.wanted()})
+    names = {cell.name for cell in work.wanted()}
+    if verb.diagnose and not done.interrupted:
+        _diagnose(out, names, verb)
+    rows, missing = read_results(out, names)
     missing += [f"{state.group.label}: its learning-rate search has not ended" for state in work.searches() if not state.settled]
     if rows:
-        written = write_report(rows, missing, out / "report", title=study.name)
+        written = write_report(rows, missing, out / "report", study.name, read_diagnoses(out))
     if verb.json:
         counts = {status: done.count(status) for status in ("done", "diverged", "failed", "stopped")}
         print_json({"out": str(out), "already_done": done.already_done, **counts, "interrupted": done.interrupted})
@@ -92,3 +100,22 @@ def _conclude(study: Study, work: StudyWork, out: Path, done: Report, verb: argu
         print(f"interrupted; {what}, and the same command continues", file=sys.stderr)
         return 130
     return 1 if failed else 0
+
+
+def _diagnose(out: Path, names: Collection[str], verb: arguments.Run) -> None:
+    """Diagnose, of every design and shape, the run with the best learning rate and the first seed; in time for the report."""
+    from depthbench.cli.diagnose_verb import data_of
+    from depthbench.diagnose.runs import diagnose_run
+    from depthbench.diagnose.settings import Settings
+    from depthbench.report.content import read
+
+    rows, missing = read_results(out, names)
+    if not any(row.loss is not None for row in rows):
+        return
+    for section in read(rows, missing, out).sections:
+        for cell in section.summary.drawn:
+            best = [row for row in section.table.rows if row.label == cell.label and row.learning_rate == cell.choice.chosen]
+            same = [row for row in best if (row.n_layers, row.d_model) == (cell.shape.n_layers, cell.shape.d_model)]
+            folder = RunFolder(out / "cells" / min(same, key=lambda row: row.seed).run)
+            data = data_of(folder, verb.changes.data)
+            diagnose_run(folder, data, Settings(), device=verb.hardware.device)

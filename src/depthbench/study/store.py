@@ -98,7 +98,11 @@ class RunFolder:
             from depthbench.residual.registry import source_of  # here, so that reading folders needs no torch
 
             write_bytes(self.design_path, source_of(cell.design.name))
-        write_json(path, cell.content())
+        try:
+            write_json(path, cell.content())
+        except FileNotFoundError:  # another process has made the folder at the same time, and holds it by now
+            if not path.exists():
+                raise
 
     def design_name(self, cell: Cell) -> str:
         """What to build: the design's name, or for a user's file the copy of it in this folder.
@@ -124,9 +128,16 @@ class RunFolder:
             return
         try:
             with attempt.beating():
+                self._remove_leftovers()
                 yield attempt
         finally:
             attempt.release()
+
+    def _remove_leftovers(self) -> None:
+        """Remove what processes that were killed while they wrote have left. A ticket may be on its way in just now."""
+        for left in self.path.glob(".*.part"):
+            if not left.name.startswith(f".{self.ticket_path.name}"):
+                left.unlink(missing_ok=True)
 
     def owner(self) -> Owner | None:
         """Who holds the folder now, or None."""

@@ -16,6 +16,7 @@ NAMES = (HEATMAPS, SHARES, DEPTH, PATHS)
 SIDE = 165  # of a heatmap, in pixels
 WIDTH, HEIGHT = 330, 230
 QUANTILE = 0.98  # of the scores, where a colour scale ends: a few far ones would pale all others
+SCALES = ("angular", "causal", "permutation")
 Matrix = list[list[float | None]]
 
 
@@ -40,31 +41,35 @@ def _rows(measures: dict[str, Any]) -> Iterator[tuple[str, str, Matrix]]:
     """The heatmaps of a design: a name, the scale that it shares, the matrix."""
     if "angular" in measures:
         yield "angular distance", "angular", measures["angular"]["distance"]
-    causal, permutation = published_rule(measures.get("causal", {})), measures.get("permutation", {})
-    for kind in ("trained", "untrained"):
-        if kind in causal:
-            yield f"causal score, {kind}", "causal", causal[kind]["mean_of_ratios"]["score"]
+    permutation = measures.get("permutation", {})
+    for at, (rule, causal) in enumerate(measures.get("causal", {}).items()):
+        for kind in ("trained", "untrained"):
+            if kind in causal:
+                yield f"causal, {kind}" + (f", {rule}" if at else ""), "causal", causal[kind]["mean_of_ratios"]["score"]
     for kind in ("trained", "untrained"):
         if kind in permutation:
-            yield f"permutation score, {kind}", "permutation", permutation[kind]["score"]
+            yield f"permutation, {kind}", "permutation", permutation[kind]["score"]
 
 
 def _heatmaps(found: Diagnosed, title: str) -> alt.ConcatChart | None:
+    import altair as alt
+
     rows = {label: list(_rows(measures)) for label, measures in found.measures.items()}
-    names = list(dict.fromkeys(name for of_design in rows.values() for name, _, _ in of_design))
+    scales = {name: scale for of_design in rows.values() for name, scale, _ in of_design}
+    names = sorted(scales, key=lambda name: SCALES.index(scales[name]))  # a rule that few designs have stands by the others
     if not names:
         return None
     tops = {
-        scale: _top([matrix for of_design in rows.values() for _, other, matrix in of_design if other == scale])
-        for scale in ("angular", "causal", "permutation")
+        scale: _top([matrix for of_design in rows.values() for _, other, matrix in of_design if other == scale]) for scale in SCALES
     }
     panels = []
     for name in names:
-        for at, (label, of_design) in enumerate(rows.items()):
+        having = [label for label, of_design in rows.items() if any(other == name for other, _, _ in of_design)]
+        for label, of_design in rows.items():
             match = next(((scale, matrix) for other, scale, matrix in of_design if other == name), None)
             scale, matrix = match or ("angular", [])
-            last = at == len(rows) - 1
-            panels.append(_heatmap(matrix, tops[scale], f"{label}: {name}", legend=last, diverging=False))
+            title_of = f"{label}: {name}" if match else ""
+            panels.append(_heatmap(matrix, tops[scale], title_of, legend=label == having[-1], diverging=False))
     caption = [
         f"{found.shape.name}. Angular: depth states z_i (down) and z_j (across), 0 the embedding; arccos(cos)/π.",
         "Causal: block s left out (down), relative change of the update of block l (across).",
@@ -73,7 +78,9 @@ def _heatmaps(found: Diagnosed, title: str) -> alt.ConcatChart | None:
         "One colour scale for each score over all designs, cut at its 98th percentile.",
         _rule_text(found),
     ]
-    return figure(panels, len(rows), "Layer diagnostics", title, caption, len(rows) * (SIDE + 40))
+    chart = figure(panels, len(rows), "Layer diagnostics", title, caption, len(rows) * (SIDE + 40))
+    chart.resolve = alt.Resolve(scale=alt.ScaleResolveMap(color="independent"))
+    return chart
 
 
 def _rule_text(found: Diagnosed) -> str:
@@ -97,6 +104,8 @@ def _heatmap(matrix: Matrix, top: float, name: str, *, legend: bool, diverging: 
         for j, value in enumerate(row)
         if value is not None
     ]
+    if not matrix:
+        return panel([alt.Chart({"values": [{}]}).mark_text(text="")], SIDE, SIDE, "")
     size = max(len(matrix), 1)
     side = max(len(matrix[0]) if matrix else 1, 1)
     step = max(1, (size - 1) // 4)
@@ -209,7 +218,7 @@ def _depth_panel(values: list[dict[str, Any]], scheme: Scheme, x_title: str, y_t
     kind: dict[str, Any] = {"type": scale} if scale else {}
     if scale == "symlog":
         kind["constant"] = 0.01
-    y = alt.Y("value:Q", title=y_title).scale(zero=False, **kind)
+    y = alt.Y("value:Q", title=y_title).scale(zero=False, nice=not kind, **kind)
     base = alt.Chart({"values": values}).encode(
         x=alt.X("depth:Q", title=x_title, axis=alt.Axis(tickMinStep=1, format="d")), color=scheme.colour(), opacity=scheme.opacity()
     )
@@ -221,16 +230,21 @@ def _depth_panel(values: list[dict[str, Any]], scheme: Scheme, x_title: str, y_t
 
 
 def _paths(found: Diagnosed, title: str) -> alt.ConcatChart | None:
+    import altair as alt
+
     matrices = {label: measures["paths"]["weight"] for label, measures in found.measures.items() if "paths" in measures}
     if not matrices:
         return None
     panels = [_heatmap(matrix, _top([_absolute(matrix)]), label, legend=True, diverging=True) for label, matrix in matrices.items()]
     caption = [
-        f"{found.shape.name}. Down: the input of each sublayer before its norm, last the close. Across: the embedding (0) and the raw",
-        "output of each sublayer before it. Colour: mean coefficient over tokens, with mixing and norm statistics held fixed; each",
-        "design has its own scale.",
+        f"{found.shape.name}. Down: the input of each sublayer before its norm, last the close.",
+        "Across: the embedding (0) and the raw output of each sublayer before it.",
+        "Colour: mean coefficient over tokens, with mixing and norm statistics held fixed; each design has its own scale.",
     ]
-    return figure(panels, min(3, len(panels)), "Path weights", title, [" ".join(caption)], min(3, len(panels)) * (SIDE + 90))
+    columns = min(3, len(panels))
+    chart = figure(panels, columns, "Path weights", title, caption, columns * (SIDE + 90))
+    chart.resolve = alt.Resolve(scale=alt.ScaleResolveMap(color="independent"))
+    return chart
 
 
 def _absolute(matrix: Matrix) -> Matrix:
