@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from depthbench.diagnose.hf_families import Family, find_family
-from depthbench.diagnose.subject import Passes, Place, Subject, hash_weights
+from depthbench.diagnose.subject import Passes, Place, Subject, exchange_data, hash_weights
 from depthbench.errors import UserError
 from depthbench.model.precision import at_least_fp32, full_precision
 
@@ -58,21 +56,10 @@ class HFSubject(Subject):
         """See `Subject`."""
         return frozenset({block})
 
-    @contextmanager
-    def swapped(self, i: int, j: int) -> Iterator[None]:
+    def exchange(self, i: int, j: int) -> None:
         """See `Subject`; what is no tensor, such as the kind of attention of a layer, stays in its place."""
-        self._exchange(i, j)
-        try:
-            yield
-        finally:
-            self._exchange(i, j)
-
-    def _exchange(self, i: int, j: int) -> None:
         ours, theirs = self.blocks[i].state_dict(keep_vars=True), self.blocks[j].state_dict(keep_vars=True)
-        for name in ours.keys() & theirs.keys():
-            a, b = ours[name], theirs[name]
-            if a.shape == b.shape:
-                a.data, b.data = b.data, a.data
+        exchange_data(ours, theirs)
 
     def handed(self, windows: Tensor) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         """What each block gets beside the hidden state: masks and positions, of one row, for windows of this length."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 
-from depthbench.diagnose.subject import Passes, Place, Subject, hash_weights
+from depthbench.diagnose.subject import Passes, Place, Subject, exchange_data, hash_weights
 from depthbench.errors import UserError
 from depthbench.model.backbone import AttentionSublayer, Rope, rope_table
 from depthbench.model.precision import at_least_fp32, full_precision
@@ -56,21 +55,10 @@ class OurSubject(Subject):
         at_the_end = any(id(parameter) in mine for parameter in self.model.residual.parameters())
         return frozenset(where | {block} | ({self.depth} if at_the_end else set()))
 
-    @contextmanager
-    def swapped(self, i: int, j: int) -> Iterator[None]:
+    def exchange(self, i: int, j: int) -> None:
         """See `Subject`; plain numbers that the design names go along."""
-        self._exchange(i, j)
-        try:
-            yield
-        finally:
-            self._exchange(i, j)
-
-    def _exchange(self, i: int, j: int) -> None:
         ours, theirs = self._owned[i], self._owned[j]
-        for role in ours.keys() & theirs.keys():
-            a, b = ours[role], theirs[role]
-            if a.shape == b.shape:
-                a.data, b.data = b.data, a.data
+        exchange_data(ours, theirs)
         for a_link, b_link in zip(self.links[i], self.links[j], strict=True):
             for name in self.model.residual.moves_with_block:
                 if hasattr(a_link, name) and hasattr(b_link, name):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +62,17 @@ class Subject(ABC):
         """The clean pass of windows `[B, T]`, int64. Raises `UserError` naming the first block that puts out a non-finite value."""
 
     @abstractmethod
-    def swapped(self, i: int, j: int) -> AbstractContextManager[None]:
-        """The model with the weights of blocks i and j exchanged: every tensor that both own with equal shape."""
+    def exchange(self, i: int, j: int) -> None:
+        """Exchange what blocks i and j own; twice is as before. See `exchange_data`."""
+
+    @contextmanager
+    def swapped(self, i: int, j: int) -> Iterator[None]:
+        """The model with what blocks i and j own exchanged."""
+        self.exchange(i, j)
+        try:
+            yield
+        finally:
+            self.exchange(i, j)
 
     @abstractmethod
     def touched(self, block: int) -> frozenset[int]:
@@ -208,6 +217,14 @@ def _parted(state: Any, n: int) -> list[Any]:
         rows = [[column[k] for column in columns] for k in range(n)]
         return [type(state)(*row) if hasattr(state, "_fields") else type(state)(row) for row in rows]
     return [state] * n
+
+
+def exchange_data(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    """Exchange the values of every tensor that both have, with equal shape."""
+    for name in ours.keys() & theirs.keys():
+        a, b = ours[name], theirs[name]
+        if a.shape == b.shape:
+            a.data, b.data = b.data, a.data
 
 
 def hash_weights(model: nn.Module) -> str:
