@@ -17,7 +17,6 @@ from depthbench.diagnose.session import RESULT
 from depthbench.diagnose.settings import Settings
 from depthbench.diagnose.subject import PRECISIONS
 from depthbench.errors import UserError
-from depthbench.files import make_folder
 from depthbench.study.store import RunFolder
 from depthbench.train.execution import find_device
 
@@ -90,7 +89,7 @@ def _checkpoint(verb: arguments.Diagnose, settings: Settings) -> tuple[Path, dic
     out = verb.out or Path("diagnosis") / Path(verb.hf).resolve().name
     content = diagnose_checkpoint(
         verb.hf,
-        make_folder(out),
+        out,
         settings,
         data=verb.data,
         text=verb.text,

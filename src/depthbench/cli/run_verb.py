@@ -7,9 +7,20 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from depthbench.cli import arguments
+from depthbench.cli.diagnose_verb import check_device, data_of
 from depthbench.cli.display import make_watcher
 from depthbench.cli.output import console, print_files, print_json
-from depthbench.cli.setup import cores, execution_for, execution_on_slurm, find_tokens, is_small, open_study, pin, warn_of_budget
+from depthbench.cli.setup import (
+    cores,
+    execution_for,
+    execution_on_slurm,
+    find_tokens,
+    is_small,
+    open_study,
+    pin,
+    warn,
+    warn_of_budget,
+)
 from depthbench.data import TokenData
 from depthbench.errors import UserError
 from depthbench.files import make_folder
@@ -42,6 +53,8 @@ def run(verb: arguments.Run) -> int:
         raise UserError(
             "--diagnose runs here, after the training, and --slurm trains in jobs; when they have ended: depthbench diagnose OUT"
         )
+    if verb.diagnose:
+        check_device(verb.hardware.device, "fp32")
     make_runner = _on_slurm(verb) if verb.slurm else _here(verb, shapes)
     source = verb.changes.data or study.data
     tokens = find_tokens(source, study.tokenizer, "" if verb.changes.data else study.needs)
@@ -104,18 +117,18 @@ def _conclude(study: Study, work: StudyWork, out: Path, done: Report, verb: argu
 
 def _diagnose(out: Path, names: Collection[str], verb: arguments.Run) -> None:
     """Diagnose, of every design and shape, the run with the best learning rate and the first seed; in time for the report."""
-    from depthbench.cli.diagnose_verb import data_of
     from depthbench.diagnose.runs import diagnose_run
     from depthbench.diagnose.settings import Settings
     from depthbench.report.content import read
+    from depthbench.report.diagnoses import best_runs
 
     rows, missing = read_results(out, names)
     if not any(row.loss is not None for row in rows):
         return
     for section in read(rows, missing, out).sections:
-        for cell in section.summary.drawn:
-            best = [row for row in section.table.rows if row.label == cell.label and row.learning_rate == cell.choice.chosen]
-            same = [row for row in best if (row.n_layers, row.d_model) == (cell.shape.n_layers, cell.shape.d_model)]
-            folder = RunFolder(out / "cells" / min(same, key=lambda row: row.seed).run)
-            data = data_of(folder, verb.changes.data)
-            diagnose_run(folder, data, Settings(), device=verb.hardware.device)
+        for _, best in best_runs(section):
+            folder = RunFolder(out / "cells" / best[0].run)
+            try:
+                diagnose_run(folder, data_of(folder, verb.changes.data), Settings(), device=verb.hardware.device)
+            except UserError as error:  # the report is due all the same
+                warn(f"not diagnosed: {error}")

@@ -15,6 +15,7 @@ from depthbench.diagnose.hf import HFSubject, import_transformers, open_checkpoi
 from depthbench.diagnose.session import diagnose
 from depthbench.diagnose.settings import Settings
 from depthbench.errors import UserError
+from depthbench.files import make_folder
 
 TOKENIZER = "tokenizer.json"
 
@@ -48,7 +49,7 @@ def diagnose_checkpoint(
         return twin[0]
 
     kind = {"kind": "checkpoint", "name": name, "family": subject.design, "data": about}
-    return diagnose(subject, untrained, tokens, folder, settings, kind)
+    return diagnose(subject, untrained, tokens, make_folder(folder), settings, kind)
 
 
 def _prepared(name: str, data: Path, subject: HFSubject) -> tuple[Stored, dict[str, Any]]:

@@ -42,11 +42,9 @@ class HFSubject(Subject):
         self._handed: dict[int, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {}
         self._prove()
 
-    def begin(self, windows: Tensor) -> HFPasses:
+    def passes(self, windows: Tensor) -> HFPasses:
         """See `Subject`."""
-        if windows.shape[1] > self.context:
-            raise UserError(f"windows of {windows.shape[1]} tokens are longer than the context of {self.context}")
-        return HFPasses(self, windows.to(self.device))
+        return HFPasses(self, windows)
 
     def weights_sha256(self) -> str:
         """See `Subject`."""

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from depthbench.diagnose.subject import Passes, Place, Subject, exchange_data, hash_weights
-from depthbench.errors import UserError
 from depthbench.model.backbone import AttentionSublayer, Rope, rope_table
 from depthbench.model.precision import at_least_fp32, full_precision
 from depthbench.model.transformer import Block, Transformer
@@ -30,11 +29,9 @@ class OurSubject(Subject):
         self.links: list[tuple[Link, Link]] = [(block.attention_link, block.mlp_link) for block in self.blocks]
         self._owned = [self._find_owned(block) for block in range(self.depth)]
 
-    def begin(self, windows: Tensor) -> OurPasses:
+    def passes(self, windows: Tensor) -> OurPasses:
         """See `Subject`."""
-        if windows.shape[1] > self.context:
-            raise UserError(f"windows of {windows.shape[1]} tokens are longer than the context of {self.context}")
-        return OurPasses(self, windows.to(self.device))
+        return OurPasses(self, windows)
 
     def weights_sha256(self) -> str:
         """See `Subject`."""

@@ -12,6 +12,7 @@ import io
 import platform
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,8 @@ def diagnose(
     before = earlier(folder, identity)
     if before and before.get("key") == key:
         return before
-    arrays = _measure(subject, todo, folder / PARTS / key[:16])
+    parts = folder / PARTS / key[:16]
+    arrays = _measure(subject, todo, parts)
     segments = subject.model.residual if isinstance(subject, OurSubject) else None
     block_size = segments.block_size if isinstance(segments, AttnResBlock) else None
     kept = before["measures"] if before else {}
@@ -94,7 +96,9 @@ def diagnose(
         folder / ARRAYS, _packed({f"{task}/{name}": value for task, found in arrays.items() for name, value in found.items()})
     )
     write_json(folder / RESULT, content)
-    shutil.rmtree(folder / PARTS, ignore_errors=True)
+    shutil.rmtree(parts, ignore_errors=True)
+    with suppress(OSError):  # another diagnosis has parts there
+        (folder / PARTS).rmdir()
     return content
 
 

@@ -57,9 +57,18 @@ class Subject(ABC):
     device: torch.device
     precision: str
 
-    @abstractmethod
     def begin(self, windows: Tensor) -> Passes:
-        """The clean pass of windows `[B, T]`, int64. Raises `UserError` naming the first block that puts out a non-finite value."""
+        """The clean pass of windows `[B, T]`, int64.
+
+        Raises `UserError` for windows longer than the context, and naming the first block that puts out a non-finite value.
+        """
+        if windows.shape[1] > self.context:
+            raise UserError(f"windows of {windows.shape[1]} tokens are longer than the context of {self.context}")
+        return self.passes(windows.to(self.device))
+
+    @abstractmethod
+    def passes(self, windows: Tensor) -> Passes:
+        """As `begin`, of windows on the device that are not too long."""
 
     @abstractmethod
     def exchange(self, i: int, j: int) -> None:
@@ -232,5 +241,5 @@ def hash_weights(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().contiguous().cpu().view(torch.uint8).numpy().data if value.ndim else str(value).encode())
+        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

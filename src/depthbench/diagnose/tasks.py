@@ -89,7 +89,7 @@ def _of_our_own(subject: Subject, drawn: dict[str, Windows], without: list[str])
         yield Task("paths", "paths", lambda: subject, drawn["paths"], _paths, 6 * subject.depth)
     if "mixing" in drawn:
         with subject.computing():
-            passes = subject.begin(torch.from_numpy(drawn["mixing"].tokens[:1, :2]))
+            passes = subject.passes(torch.from_numpy(drawn["mixing"].tokens[:1, :2]).to(subject.device))
             has_streams = mixing.has_streams(passes)
         if has_streams:
             yield Task("mixing", "mixing", lambda: subject, drawn["mixing"], _streams, 4 * subject.depth)

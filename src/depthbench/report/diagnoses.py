@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from depthbench.report.content import Content, Section
-from depthbench.verdict.rows import Shape
+from depthbench.verdict.rows import ResultRow, Shape
+from depthbench.verdict.summary import CellSummary
 
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """`measures` of one run of each design, by label in the order of the table, all at one shape."""
+    """`measures` of one run of each design, by label in the order of the table, all at one shape; `notes` say what differs between
+    them.
+    """
 
     title: str
     shape: Shape
     measures: dict[str, dict[str, Any]]
     thresholds: dict[str, float]
+    notes: tuple[str, ...] = ()
 
 
 def diagnosed(content: Content, diagnoses: Mapping[str, dict[str, Any]]) -> list[Diagnosed]:
@@ -26,13 +30,20 @@ def diagnosed(content: Content, diagnoses: Mapping[str, dict[str, Any]]) -> list
     return [item for item in found if item is not None]
 
 
+def best_runs(section: Section) -> Iterator[tuple[CellSummary, list[ResultRow]]]:
+    """Every design and shape with its runs at the best learning rate, by seed."""
+    for cell in section.summary.drawn:
+        rows = [row for row in section.table.rows if row.label == cell.label and row.learning_rate == cell.choice.chosen]
+        rows = [row for row in rows if (row.n_layers, row.d_model) == (cell.shape.n_layers, cell.shape.d_model)]
+        yield cell, sorted(rows, key=lambda row: row.seed)
+
+
 def _of_section(section: Section, diagnoses: Mapping[str, dict[str, Any]]) -> Diagnosed | None:
     by_shape: dict[Shape, dict[str, dict[str, Any]]] = {}
-    for cell in section.summary.drawn:
-        for row in sorted(section.table.rows, key=lambda row: row.seed):
-            same = row.label == cell.label and row.learning_rate == cell.choice.chosen
-            if same and (row.n_layers, row.d_model) == (cell.shape.n_layers, cell.shape.d_model) and row.run in diagnoses:
-                by_shape.setdefault(cell.shape, {}).setdefault(cell.label, diagnoses[row.run])
+    for cell, rows in best_runs(section):
+        run = next((row.run for row in rows if row.run in diagnoses), None)
+        if run is not None:
+            by_shape.setdefault(cell.shape, {})[cell.label] = diagnoses[run]
     if not by_shape:
         return None
     most = max(len(found) for found in by_shape.values())
@@ -40,5 +51,9 @@ def _of_section(section: Section, diagnoses: Mapping[str, dict[str, Any]]) -> Di
     chosen = by_shape[shape]
     settings = next(iter(chosen.values()))["settings"]
     thresholds = {"causal": settings["causal_threshold"], "permutation": settings["permutation_threshold"]}
+    hashes = {tuple(sorted((name, drawn["sha256"]) for name, drawn in found["windows"].items())) for found in chosen.values()}
+    code = {found["identity"]["code"] for found in chosen.values()}
+    notes = ["The designs were measured on different windows."] if len(hashes) > 1 else []
+    notes += ["The designs were measured by different code."] if len(code) > 1 else []
     measures = {label: chosen[label]["measures"] for label in section.summary.labels if label in chosen}
-    return Diagnosed(section.table.title, shape, measures, thresholds)
+    return Diagnosed(section.table.title, shape, measures, thresholds, tuple(notes))

@@ -77,6 +77,7 @@ def _heatmaps(found: Diagnosed, title: str) -> alt.ConcatChart | None:
         "Untrained: the same model at its initial weights.",
         "One colour scale for each score over all designs, cut at its 98th percentile.",
         _rule_text(found),
+        *found.notes,
     ]
     chart = figure(panels, len(rows), "Layer diagnostics", title, caption, len(rows) * (SIDE + 40))
     chart.resolve = alt.Resolve(scale=alt.ScaleResolveMap(color="independent"))
@@ -151,6 +152,7 @@ def _shares(found: Diagnosed, scheme: Scheme, title: str) -> alt.ConcatChart | N
         f"{found.shape.name}: share of late pairs of blocks (both indices at least M/4) whose score exceeds the threshold.",
         "Bands: 95 % intervals over windows. Dotted: the untrained model. Vertical line: the threshold of the published share.",
         _rule_text(found),
+        *found.notes,
     ]
     return figure(panels, 2, "Late-layer shares", title, caption, 2 * WIDTH + 160)
 
@@ -208,7 +210,7 @@ def _depth(found: Diagnosed, scheme: Scheme, title: str) -> alt.ConcatChart | No
     if not panels:
         return None
     panels[0] = clickable(panels[0])
-    caption = [f"{found.shape.name}. Bands: 95 % intervals over windows.", _rule_text(found)]
+    caption = [f"{found.shape.name}. Bands: 95 % intervals over windows.", _rule_text(found), *found.notes]
     return figure(panels, 2, "Depth by depth", title, caption, 2 * WIDTH + 160)
 
 
