@@ -86,9 +86,7 @@ def _heatmaps(found: Diagnosed, title: str) -> alt.ConcatChart | None:
 
 def _rule_text(found: Diagnosed) -> str:
     rules = {rule for measures in found.measures.values() for rule in list(measures.get("causal", {}))[:1] if rule != "identity"}
-    return (
-        f"AttnRes family: a skipped block by the rule {', '.join(sorted(rules))}; the other is in diagnosis.json." if rules else ""
-    )
+    return f"AttnRes family: a block is skipped by the rule {', '.join(sorted(rules))} unless another is named." if rules else ""
 
 
 def _top(matrices: Sequence[Matrix]) -> float:
