@@ -137,6 +137,11 @@ def test_the_report_shows_them_side_by_side(trained, tokens_folder, capsys):
     page = (trained / "report" / "diagnosis_heatmaps.html").read_text()
     for text in ("attnres_block: causal, untrained, state", "hc: permutation, trained", "hc: angular distance", "Blocks from 0"):
         assert text in page
+    assert "different windows" not in page  # though not every design has every measure
+    run = run_of(trained, "hc")
+    assert main(["diagnose", str(run), "--data", str(tokens_folder), *SMALL, "--window-seed", "5", "--only", "lens"]) == 0
+    assert main(["report", str(trained)]) == 0
+    assert "The designs were measured on different windows: lens." in (trained / "report" / "diagnosis_depth.html").read_text()
     for path in (trained / "cells").glob(f"*/{session.RESULT}"):
         path.write_text("{")  # unreadable: left out, and the report is made all the same
     assert main(["report", str(trained)]) == 0

@@ -51,9 +51,13 @@ def _of_section(section: Section, diagnoses: Mapping[str, dict[str, Any]]) -> Di
     chosen = by_shape[shape]
     settings = next(iter(chosen.values()))["settings"]
     thresholds = {"causal": settings["causal_threshold"], "permutation": settings["permutation_threshold"]}
-    hashes = {tuple(sorted((name, drawn["sha256"]) for name, drawn in found["windows"].items())) for found in chosen.values()}
+    hashes: dict[str, set[str]] = {}
+    for found in chosen.values():
+        for measure, drawn in found["windows"].items():  # not every design has every measure
+            hashes.setdefault(measure, set()).add(drawn["sha256"])
+    differ = [measure for measure, seen in hashes.items() if len(seen) > 1]
     code = {found["identity"]["code"] for found in chosen.values()}
-    notes = ["The designs were measured on different windows."] if len(hashes) > 1 else []
+    notes = [f"The designs were measured on different windows: {', '.join(differ)}."] if differ else []
     notes += ["The designs were measured by different code."] if len(code) > 1 else []
     measures = {label: chosen[label]["measures"] for label in section.summary.labels if label in chosen}
     return Diagnosed(section.table.title, shape, measures, thresholds, tuple(notes))
