@@ -130,18 +130,23 @@ def test_bad_runs(trained, tokens_folder, tmp_path, capsys):
     assert "has no readable checkpoint of step 4" in refused(partial)
 
 
+def unwrapped(page):
+    """A chart's page with the lines of its caption put together."""
+    return page.read_text().replace('", "', " ")
+
+
 def test_the_report_shows_them_side_by_side(trained, tokens_folder, capsys):
     assert diagnose(trained, tokens_folder) == 0
     assert main(["report", str(trained)]) == 0
     assert "diagnosis_heatmaps, diagnosis_shares, diagnosis_depth, diagnosis_paths" in capsys.readouterr().out.replace("\n", " ")
-    page = (trained / "report" / "diagnosis_heatmaps.html").read_text()
+    page = unwrapped(trained / "report" / "diagnosis_heatmaps.html")
     for text in ("attnres_block: causal, untrained, state", "hc: permutation, trained", "hc: angular distance", "Blocks from 0"):
         assert text in page
     assert "different windows" not in page  # though not every design has every measure
     run = run_of(trained, "hc")
     assert main(["diagnose", str(run), "--data", str(tokens_folder), *SMALL, "--window-seed", "5", "--only", "lens"]) == 0
     assert main(["report", str(trained)]) == 0
-    assert "The designs were measured on different windows: lens." in (trained / "report" / "diagnosis_depth.html").read_text()
+    assert "The designs were measured on different windows: lens." in unwrapped(trained / "report" / "diagnosis_depth.html")
     for path in (trained / "cells").glob(f"*/{session.RESULT}"):
         path.write_text("{")  # unreadable: left out, and the report is made all the same
     assert main(["report", str(trained)]) == 0
