@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from depthbench.data import TokenData
-from depthbench.model.parallel import WAYS, joined
+from depthbench.model.parallel import WAYS, joined, leave
 from depthbench.train.execution import Execution
 from train.runs import RECIPE, training
 
@@ -39,3 +39,4 @@ def main():
 
 if __name__ == "__main__":
     main()
+    leave()

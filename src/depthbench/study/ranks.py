@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from depthbench.data.batches import TokenData
 from depthbench.errors import UserError
@@ -190,14 +190,14 @@ def _listen(stop: threading.Event) -> None:
     stop.set()
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Run by torchrun as `python -m depthbench.study.ranks RUN DATA EXECUTION`."""
     run, data, execution = Path(sys.argv[1]), TokenData.open(Path(sys.argv[2])), Execution(**json.loads(sys.argv[3]))
     stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
     log = open(run / "log.txt", "ab")  # noqa: SIM115 (until the end)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
-    from depthbench.model.parallel import joined
+    from depthbench.model.parallel import joined, leave
 
     rank = int(os.environ["RANK"])
     if rank:  # what is asked of all is for rank 0 to decide
@@ -206,7 +206,7 @@ def main() -> int:
         with joined(execution.parallel, execution.device) as sharing:
             if sharing.is_called():
                 follow_cell(RunFolder(run), data, execution, sharing)
-        return 0
+        leave()
     events = Events(stream)
     threading.Thread(target=_listen, args=(events.stop,), daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: events.stop.set())
@@ -227,10 +227,9 @@ def main() -> int:
         events.say("end", status="failed", error=str(error))
     except Exception as error:
         events.say("end", status="failed", error=f"{type(error).__name__}: {error}")
-    # not by the usual way out: that waits for the others, which may wait for this one
     stream.flush()
-    os._exit(0)
+    leave()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
