@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 from depthbench.errors import UserError
 
 METRICS_FILE = "metrics.jsonl"  # one row an update, in the folder of a run
+LAYERS_FILE = "layers.jsonl"  # beside it: what the layers of the model put out, every so many updates
 DIAGNOSIS_FILE, DIAGNOSIS_FORMAT = "diagnosis.json", 1  # what `depthbench diagnose` found, in the same place
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 

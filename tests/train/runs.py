@@ -34,6 +34,11 @@ def rows(folder: Path) -> list[dict]:
     return [{key: value for key, value in row.items() if key != "tokens_per_second"} for row in found]
 
 
+def layer_rows(folder: Path) -> list[dict]:
+    """The rows of layer statistics."""
+    return [json.loads(line) for line in (folder / "layers.jsonl").read_text().splitlines()]
+
+
 def newest(folder: Path) -> Path:
     """The newest checkpoint of a run."""
     return max((folder / "checkpoint").glob("*.safetensors"))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from depthbench import ModelShape, build_model
 from depthbench.data import training_batch
 from depthbench.errors import UserError
-from depthbench.train import checkpoint, loop
+from depthbench.train import checkpoint, loop, row_file
 from depthbench.train.checkpoint import checkpoints
 from depthbench.train.execution import Execution
 from depthbench.train.loop import StepReport, load_trained
@@ -262,7 +262,7 @@ def test_a_kill_while_the_metrics_are_copied_leaves_the_old_ones(token_data, tmp
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop.os, "replace", interrupted)
+    monkeypatch.setattr(row_file.os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         training(run, token_data).run()
     monkeypatch.undo()

@@ -15,7 +15,7 @@ from depthbench.errors import UserError
 from depthbench.model.parallel import Together
 from depthbench.train.execution import Execution
 from helpers import DESIGNS
-from train.runs import RECIPE, newest, rows, training
+from train.runs import RECIPE, layer_rows, newest, rows, training
 
 WAYS = ("ddp", "fsdp")
 TOLERANCE = 1e-5
@@ -27,6 +27,8 @@ RUNS = [
     *({"name": f"bf16-{way}", "design": "mhc", "way": way, "recipe": {"precision": "bf16"}} for way in WAYS),
     *({"name": f"diverges-{way}", "design": "deepnorm", "way": way, "recipe": {"learning_rate": 1e4}} for way in WAYS),
 ]
+for one in RUNS:
+    one["execution"] = {"layer_statistics": 6} | one.get("execution", {})
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,12 @@ def test_losses_norms_and_weights_are_those_of_one_process(together, token_data,
         for name, tensor in load_file(newest(together / run["name"])).items():
             torch.testing.assert_close(tensor, whole.pop(name), rtol=0, atol=2e-4, msg=name)  # Adam divides tiny by tiny
         assert not whole
+        seen = layer_rows(tmp_path / "alone"), layer_rows(together / run["name"])
+        for one, two in zip(*seen, strict=True):
+            assert one["step"] == two["step"]
+            for ours_of, theirs_of in zip(one["blocks"], two["blocks"], strict=True):
+                for key, value in ours_of.items():
+                    assert theirs_of[key] == pytest.approx(value, rel=1e-3, abs=1e-6 if "mean" in key else 1e-9), key
 
 
 def test_a_batch_smaller_than_the_processes_is_refused():

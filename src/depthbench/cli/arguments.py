@@ -108,6 +108,8 @@ class Hardware:
     """Also save every so many updates; 0 for by time alone."""
     checkpoint_seconds: float = 30.0
     """Save every so many seconds; 0 for by updates alone."""
+    layer_statistics: int = 0
+    """Every so many updates, note mean, variance and norm of each block's output and its gradient in layers.jsonl; 0 for never."""
     processes_per_run: int = 1
     """Processes that share each run, a GPU each; started by torchrun."""
     parallel: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,7 +37,9 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens `[B, T]` to logits `[B, T, V]`."""
+    """Tokens `[B, T]` to logits `[B, T, V]`. `watch`, where it is set, is shown each block's number and the state after it."""
+
+    watch: Callable[[int, Any], None] | None = None
 
     def __init__(self, shape: ModelShape, residual: Residual) -> None:
         super().__init__()
@@ -61,8 +63,10 @@ class Transformer(nn.Module):
         rope = rope_table(tokens_BT.shape[1], self.shape.head_dim, like=embedding)
         with full_precision(embedding):
             state = self.residual.open(embedding)
-        for block in self.blocks:
+        for i, block in enumerate(self.blocks):
             state = block(state, rope)
+            if self.watch is not None:
+                self.watch(i, state)
         with full_precision(embedding):  # the close of `attnres` is a mix like any other
             return self.residual.close(state)
 

@@ -166,6 +166,11 @@ class AttnRes(Residual):
         found: Sequence[Source] = state
         return found
 
+    def layer_output(self, state: Any) -> Tensor:
+        """The newest source: what the feed-forward has put out, or the sum of the segment that it ends in."""
+        newest: Tensor = state.newest if isinstance(state, TapeState) else self.sources(state)[-1].value
+        return newest
+
     def depth_state(self, state: Any, reader: Link | None) -> Tensor:
         """The raw mix that the next reader makes."""
         mix = reader.mix if isinstance(reader, MixLink) else self.mix

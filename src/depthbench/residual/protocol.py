@@ -119,6 +119,10 @@ class Residual(nn.Module):
         hidden: Tensor = state
         return hidden
 
+    def layer_output(self, state: State) -> Tensor:
+        """What of the state after a block is watched in training, `[B, T, …]`. Default: its first tensor, the stream or streams."""
+        return next(tensors_of(state))
+
     def depth_state(self, state: State, reader: Link | None) -> Tensor:
         """What of a state between two blocks is compared across depths, `[B, T, D]`. `reader` is the link that reads it next, None
         for the close. Default: what the close would give.

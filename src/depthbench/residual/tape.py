@@ -124,10 +124,10 @@ class _Append(torch.autograd.Function):
 
 
 class TapeState:
-    """The state of a training pass: the tape, and the token that orders what is done with it."""
+    """The state of a training pass: the tape, the token that orders what is done with it, and the newest source."""
 
     def __init__(self, embedding: Tensor, probes_RD: Tensor, eps: float) -> None:
-        self.embedding = embedding
+        self.embedding = self.newest = embedding
         self.tape = Tape(embedding, probes_RD, eps)
         self.token: Tensor = _Open.apply(embedding, probes_RD, self.tape)  # type: ignore[no-untyped-call]
 
@@ -139,4 +139,5 @@ class TapeState:
 
     def append(self, i: int, y: Tensor) -> None:
         """The output of sublayer i becomes source i+1."""
+        self.newest = y
         self.token = _Append.apply(self.token, y, self.tape, i + 1)  # type: ignore[no-untyped-call]

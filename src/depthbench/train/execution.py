@@ -18,7 +18,7 @@ WHOLE_BLOCK_KINDS = 2  # dynamo keeps 8 compiled variants, and training, validat
 class Execution:
     """`micro_batch_size` is in sequences, 0 for the whole batch at once. `fused`: fused AdamW, None where it is available.
     `checkpoint_steps` and `checkpoint_seconds`: save when either has passed, 0 for never. `processes` share a run, spread evenly
-    over `nodes`, by `parallel`: "ddp" or "fsdp".
+    over `nodes`, by `parallel`: "ddp" or "fsdp". `layer_statistics`: watch the layers every so many updates, 0 for never.
     """
 
     device: str = "cpu"
@@ -31,9 +31,12 @@ class Execution:
     processes: int = 1
     nodes: int = 1
     parallel: str = "ddp"
+    layer_statistics: int = 0
 
     def __post_init__(self) -> None:
-        lowest = {"threads": 1, "processes": 1, "nodes": 1, "micro_batch_size": 0, "checkpoint_steps": 0, "checkpoint_seconds": 0}
+        lowest = {"threads": 1, "processes": 1, "nodes": 1}
+        for name in ("micro_batch_size", "checkpoint_steps", "checkpoint_seconds", "layer_statistics"):
+            lowest[name] = 0
         for name, low in lowest.items():
             if not getattr(self, name) >= low:
                 raise UserError(f"{name} must be at least {low}, got {getattr(self, name)}")

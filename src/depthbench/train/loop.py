@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import time
-import uuid
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,7 +16,7 @@ import torch.nn.functional as F
 from depthbench.data.batches import TokenData, check_fits, training_batch
 from depthbench.errors import UserError
 from depthbench.evaluate.validation import Validation, validate
-from depthbench.files import METRICS_FILE
+from depthbench.files import LAYERS_FILE, METRICS_FILE
 from depthbench.model.parallel import ALONE, Alone, lost_peer
 from depthbench.model.precision import at_least_fp32, autocast
 from depthbench.model.transformer import Transformer
@@ -34,8 +31,10 @@ from depthbench.train.checkpoint import (
     unguarded,
 )
 from depthbench.train.execution import Execution, compile_model, find_device
+from depthbench.train.layer_statistics import LayerStatistics
 from depthbench.train.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from depthbench.train.recipe import Recipe
+from depthbench.train.row_file import bytes_up_to, continue_rows, sync, write_row
 
 CHECKPOINT_FOLDER = "checkpoint"
 GUARD_SECONDS = 1.0  # how long a row may be written on the word of the guard before
@@ -113,6 +112,7 @@ class Training:
         self.model.to(self.device).train()
         self.called = self.sharing.wrap(self.model)
         self.optimizer = make_optimizer(self.model, self.recipe, self.execution.fused)
+        self.layers = LayerStatistics(self.model, self.execution.layer_statistics)
         self.position = Position()
         self.saved_at = time.monotonic()
         self.guarded_at = -math.inf
@@ -130,14 +130,20 @@ class Training:
         self._restore()
         if self.execution.compile:
             compile_model(self.model, whole_blocks=self.sharing.compiles_blocks)
-        with self._open_metrics() if self.sharing.leads else nullcontext() as metrics:
+        with ExitStack() as stack:
+            metrics, layers = self._open_rows(stack) if self.sharing.leads else (None, None)
             while self.position.step < self.recipe.steps:
                 loss, row = self._step()
+                layers_row = self.layers.row(self.position.step, self.sharing)
                 diverged = self._diverged(loss)
                 if not diverged and self._validates_at(self.position.step):
                     row |= {f"validation_{k}": v for k, v in self._validate_row().items()}
                 if metrics is not None:
-                    self._write_row(metrics, row)
+                    self._guard_rows()
+                    write_row(metrics, row)
+                    self.position.metrics_bytes = metrics.tell()
+                    if layers is not None and layers_row is not None:
+                        write_row(layers, layers_row)
                     self.report(StepReport(self.position.step, self.recipe.steps, loss, row["tokens_per_second"]))
                 if diverged:
                     return Outcome("diverged", self.position.step, None, self.position.seconds)
@@ -183,7 +189,7 @@ class Training:
         pieces = list(self.sharing.micro_batches(size, min(self.execution.micro_batch_size or size, size)))
         for i, (rows, weight) in enumerate(pieces):
             inputs, targets = self._batch(step, rows)
-            with self.sharing.accumulates(last=i == len(pieces) - 1):
+            with self.sharing.accumulates(last=i == len(pieces) - 1), self.layers.watching(step + 1, weight):
                 with autocast(self.device, self.recipe.precision):
                     logits = self.called(inputs)
                 summed = F.cross_entropy(at_least_fp32(logits).flatten(0, 1), targets.flatten(), reduction="sum")
@@ -235,39 +241,20 @@ class Training:
         finite = math.isfinite(found.loss)
         return {"loss": found.loss if finite else None, "bits_per_byte": found.bits_per_byte if finite else None}
 
-    def _open_metrics(self) -> BinaryIO:
-        """The metrics file, cut back to where the checkpoint was taken: no row is lost or written twice.
+    def _open_rows(self, stack: ExitStack) -> tuple[BinaryIO, BinaryIO | None]:
+        """The metrics and, if they are asked for, the layer statistics, cut back to where the checkpoint was taken."""
+        metrics = continue_rows(self.folder / METRICS_FILE, self.position.metrics_bytes, self.guard)
+        stack.enter_context(metrics)
+        if not self.execution.layer_statistics:
+            return metrics, None
+        path = self.folder / LAYERS_FILE
+        return metrics, stack.enter_context(continue_rows(path, bytes_up_to(path, self.position.step), self.guard))
 
-        It is a new file under the old name, so that an earlier attempt which lives on unnoticed writes into a file without a name.
-        """
-        path = self.folder / METRICS_FILE
-        self.guard()
-        for left in self.folder.glob(f".{METRICS_FILE}.*.part"):  # of an attempt that was killed right here
-            left.unlink(missing_ok=True)
-        beside = path.with_name(f".{METRICS_FILE}.{uuid.uuid4().hex}.part")
-        file = open(beside, "xb")  # noqa: SIM115 (the caller closes it)
-        try:
-            if self.position.metrics_bytes:
-                with open(path, "rb") as before:
-                    file.write(before.read(self.position.metrics_bytes))
-            file.flush()
-            os.fsync(file.fileno())
-            self.guard()
-            os.replace(beside, path)
-        except BaseException:
-            file.close()
-            beside.unlink(missing_ok=True)
-            raise
-        return file
-
-    def _write_row(self, metrics: BinaryIO, row: dict[str, Any]) -> None:
+    def _guard_rows(self) -> None:
         now = time.monotonic()
         if now - self.guarded_at >= GUARD_SECONDS:
             self.guard()
             self.guarded_at = now
-        metrics.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-        metrics.flush()
-        self.position.metrics_bytes = metrics.tell()
 
     def _is_save_due(self) -> bool:
         every, seconds = self.execution.checkpoint_steps, self.execution.checkpoint_seconds
@@ -284,8 +271,8 @@ class Training:
         if not self.sharing.leads:
             return
         self.guard()
-        with open(self.folder / METRICS_FILE, "rb") as metrics:
-            os.fsync(metrics.fileno())  # rows reach the disk before the checkpoint that counts on them
+        for name in (METRICS_FILE, LAYERS_FILE):
+            sync(self.folder / name)  # rows reach the disk before the checkpoint that counts on them
         save_checkpoint(self.folder / CHECKPOINT_FOLDER, self.identity, self.position, tensors, self.guard)
         self.saved_at = time.monotonic()
 
