@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from depthbench.shape import ModelShape
 Options = TypeVar("Options")
 
 USER_ERROR = 2
+STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+LARGE_BLOCK = "65536"  # bytes; glibc maps such blocks one by one
+MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,26 @@ def machine(threads: int) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
+
+
+def resident_growth(work: Callable[[], object]) -> int | None:
+    """Bytes by which resident memory peaks while `work` runs, above what the process has now. None where it cannot be told.
+
+    To be called in a process with `LARGE_BLOCK` as MALLOC_MMAP_THRESHOLD_, which gives large blocks back as soon as they are freed.
+    """
+    try:
+        CLEAR_REFS.write_text("5")  # forget the peak so far
+    except OSError:
+        return None
+    before = _status("VmRSS")
+    work()
+    return _status("VmHWM") - before
+
+
+def _status(key: str) -> int:
+    found = re.search(rf"^{key}:\s+(\d+) kB$", STATUS.read_text(), re.MULTILINE)
+    assert found, f"{STATUS} has no {key}"
+    return int(found[1]) * 1024
 
 
 def cpu_name() -> str:

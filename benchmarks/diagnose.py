@@ -1,13 +1,15 @@
 """How much faster the causal and the permutation score are than by their definition: a full forward pass for every change.
 
-Both go over the same windows and agree to rounding, which is checked. The definition may choose its batches: all windows at once,
-or as many as ours, whichever is faster. Memory is the peak of resident memory in a fresh process, above what it has with the model.
+Both go over the same windows and give the same, which is checked: the causal score with the losses of pruning, or the
+permutation score. The definition has two forms: plain loops over windows and changes, and all windows at once. The second has what batching saves
+as well, so that the ratio to it is what comes of not recomputing the layers before the first changed one. Memory is the peak of
+resident memory in a fresh process, above what it has with the model.
 """
 
 from __future__ import annotations
 
 import json
-import resource
+import os
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -31,17 +33,17 @@ from depthbench.shape import ModelShape
 class Options:
     """The causal and the permutation score against a full forward pass for every change."""
 
-    designs: tuple[str, ...] = ("preln", "hc", "attnres_block")
+    designs: tuple[str, ...] = ("preln", "hc", "attnres", "attnres_block")
     """Designs."""
     shapes: tuple[str, ...] = ("16x64", "32x64")
     """Layers x width."""
-    windows: int = 12
+    windows: int = 8
     """Windows."""
     length: int = 128
     """Tokens a window."""
     threads: int = 1
     """CPU threads."""
-    rounds: int = 3
+    rounds: int = 2
     """Rounds; each measures all."""
     json: bool = False
     """Print JSON."""
@@ -49,15 +51,18 @@ class Options:
 
 @dataclass(frozen=True)
 class Row:
-    """Ratios of times, the definition's over ours, and peaks of memory in bytes."""
+    """Ratios of times, the definition's (`plain`: window by window; `batched`: all windows at once) over ours, and peaks of memory
+    in bytes, of the definition with all windows at once.
+    """
 
     design: str
     layers: int
     score: str
-    ratio: common.Spread
+    plain: common.Spread
+    batched: common.Spread
     ours_seconds: float
-    ours_peak: int
-    definition_peak: int
+    ours_peak: int | None
+    definition_peak: int | None
 
 
 def subject_of(design: str, shape: ModelShape) -> OurSubject:
@@ -77,8 +82,16 @@ def ours(score: str, subject: OurSubject, windows: torch.Tensor) -> np.ndarray:
     with subject.computing():
         for batch in windows.split(max(1, BATCH_TOKENS // windows.shape[1])):
             passes = subject.begin(batch)
-            found.append(scores.skips(passes).ratio if score == "causal" else scores.swaps(passes).swapped)
+            if score == "causal":
+                skips = scores.skips(passes)
+                found.append(_with_losses(skips.ratio, skips.pruned))
+            else:
+                found.append(scores.swaps(passes).swapped)
     return np.concatenate(found)
+
+
+def _with_losses(ratio: np.ndarray, pruned: np.ndarray) -> np.ndarray:
+    return np.concatenate((ratio, pruned[:, :, None]), axis=2)
 
 
 def definition(score: str, subject: OurSubject, windows: torch.Tensor, rows: int) -> np.ndarray:
@@ -91,19 +104,15 @@ def definition(score: str, subject: OurSubject, windows: torch.Tensor, rows: int
 def _causal(subject: OurSubject, batch: torch.Tensor) -> np.ndarray:
     depth = subject.depth
     clean = subject.begin(batch).clean_states()
-    found = np.full((len(batch), depth, depth), np.nan)
+    found, pruned = np.full((len(batch), depth, depth), np.nan), np.empty((len(batch), depth))
     for s in range(depth):
-        changed = _without(subject, batch, s)
+        passes = Without(subject, batch, s)
+        changed = passes.clean_states()
+        pruned[:, s] = passes.losses(passes.places[-1])
         for block in range(s + 1, depth):
             u, v = clean[block + 1] - clean[block], changed[block + 1] - changed[block]
             found[:, s, block] = ((v - u).norm(dim=-1) / u.norm(dim=-1).clamp_min(1e-8)).mean(1)
-    return found
-
-
-def _without(subject: OurSubject, batch: torch.Tensor, s: int) -> list[torch.Tensor]:
-    """All depth states of a whole pass in which block s is skipped."""
-    passes = Without(subject, batch, s)
-    return [passes.depth_state(block, place) for block, place in enumerate(passes.places)]
+    return _with_losses(found, pruned)
 
 
 class Without(OurPasses):
@@ -139,43 +148,42 @@ def timed(work: Any, *arguments: Any) -> tuple[float, np.ndarray]:
     return time.perf_counter() - began, found
 
 
-def peak(way: str, score: str, design: str, shape: ModelShape, options: Options) -> int:
-    """Bytes by which resident memory peaks above the model, in this (fresh) process."""
+def peak(way: str, score: str, design: str, shape: ModelShape, options: Options) -> int | None:
+    """Bytes by which resident memory peaks above the model's, in this (fresh) process. A small pass before loads the kernels."""
     torch.set_num_threads(options.threads)
     subject, windows = subject_of(design, shape), windows_of(options, shape)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with subject.computing():
+        subject.begin(windows[:1, :2])
     if way == "ours":
-        ours(score, subject, windows)
-    else:
-        definition(score, subject, windows, options.windows)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+        return common.resident_growth(lambda: ours(score, subject, windows))
+    return common.resident_growth(lambda: definition(score, subject, windows, options.windows))
 
 
 def measure(options: Options) -> list[Row]:
     """All rows."""
     torch.set_num_threads(options.threads)
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = common.LARGE_BLOCK  # for the processes that are started below
     shapes = common.parse_shapes(options.shapes, n_heads=2, context=options.length)
     cases = [(design, shape, score) for shape in shapes for design in options.designs for score in ("causal", "permutation")]
     rows = []
     with Progress("diagnose", len(cases)) as progress:
         for done, (design, shape, score) in enumerate(cases, 1):
             subject, windows = subject_of(design, shape), windows_of(options, shape)
-            batches = sorted({options.windows, min(options.windows, max(1, BATCH_TOKENS // options.length))})
-            ratios, seconds = [], []
+            ratios: dict[int, list[float]] = {1: [], options.windows: []}
+            seconds = []
             for _ in range(options.rounds):
                 mine, got = timed(ours, score, subject, windows)
-                theirs = []
-                for size in batches:
+                for size, found in ratios.items():
                     took, wanted = timed(definition, score, subject, windows, size)
-                    theirs.append(took)
                     np.testing.assert_allclose(got, wanted, rtol=2e-3, atol=1e-5)
-                ratios.append(min(theirs) / mine)
+                    found.append(took / mine)
                 seconds.append(mine)
             peaks = []
             for way in ("ours", "definition"):
                 with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                     peaks.append(pool.submit(peak, way, score, design, shape, options).result())
-            rows.append(Row(design, shape.n_layers, score, common.Spread.of(ratios), float(np.median(seconds)), *peaks))
+            plain, batched = (common.Spread.of(found) for found in (ratios[1], ratios[options.windows]))
+            rows.append(Row(design, shape.n_layers, score, plain, batched, float(np.median(seconds)), *peaks))
             progress.update(done, f"{design} {shape.n_layers} layers, {score}")
     return rows
 
@@ -190,10 +198,11 @@ def main(options: Options) -> None:
         return
     from rich.console import Console
 
-    table = make_table("design", "layers", "score", "definition / ours", "ours (s)", "peak MiB", "definition MiB", left=1)
+    table = make_table("design", "layers", "score", "plain / ours", "batched / ours", "ours (s)", "ours MiB", "batched MiB", left=1)
     for row in rows:
-        sizes = (f"{size / 2**20:.0f}" for size in (row.ours_peak, row.definition_peak))
-        table.add_row(row.design, str(row.layers), row.score, row.ratio.text(), f"{row.ours_seconds:.2f}", *sizes)
+        sizes = ("–" if size is None else f"{size / common.MIB:.1f}" for size in (row.ours_peak, row.definition_peak))
+        ratios = (row.plain.text(), row.batched.text())
+        table.add_row(row.design, str(row.layers), row.score, *ratios, f"{row.ours_seconds:.2f}", *sizes)
     print(common.describe(where))
     Console(width=120).print(table)
 

@@ -11,25 +11,19 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-import re
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from common import describe, machine, need_positive, run
+from common import LARGE_BLOCK, MIB, describe, machine, need_positive, resident_growth, run
 from peers import BASELINE, STACKED, build, short, with_baseline
 from torch import Tensor, nn
 
 from depthbench import ModelShape
 from depthbench.cli.output import console, make_table, print_json
 from depthbench.progress import Progress
-
-STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-LARGE_BLOCK = "65536"  # bytes; glibc maps such blocks one by one
-MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -100,19 +94,7 @@ def peak_growth(design: str, shape: ModelShape, batch: int) -> int | None:
     torch.set_num_threads(1)
     model, tokens_BT = build(design, shape), random_tokens(shape, batch)
     loss_of(model, tokens_BT[:1, :1]).backward()
-    try:
-        CLEAR_REFS.write_text("5")  # forget the peak so far
-    except OSError:
-        return None
-    before = _status("VmRSS")
-    loss_of(model, tokens_BT).backward()
-    return _status("VmHWM") - before
-
-
-def _status(key: str) -> int:
-    found = re.search(rf"^{key}:\s+(\d+) kB$", STATUS.read_text(), re.MULTILINE)
-    assert found, f"{STATUS} has no {key}"
-    return int(found[1]) * 1024
+    return resident_growth(lambda: loss_of(model, tokens_BT).backward())
 
 
 def measure(options: Options) -> list[Row]:

@@ -22,7 +22,7 @@ from depthbench.diagnose.subject import Passes, Place, joined, parted
 from depthbench.residual.protocol import tensors_of
 
 SMALLEST = 1e-8  # of a norm that divides
-TOGETHER_TOKENS = 2048  # in a batch of changed passes; fewer leave a processor idle, more fall out of its caches
+TOGETHER_TOKENS = 1024  # in a batch of changed passes; fewer leave a processor idle, more fall out of its caches
 FloatArray = NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)
 

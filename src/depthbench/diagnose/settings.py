@@ -71,4 +71,4 @@ class Settings:
                 f"the text has {n_tokens} tokens, fewer than one window of {length}; give more text or a shorter --length"
             )
         n = self.windows or min(n, available)
-        return (n if n % 2 == 0 or self.windows else max(2, n - 1)) if measure == "usefulness" else n, length
+        return n - 1 if measure == "usefulness" and n % 2 and n > 1 and not self.windows else n, length

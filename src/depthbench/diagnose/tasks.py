@@ -73,7 +73,9 @@ def tasks(
             found.append(Task(f"permutation.{kind}", "permutation", model, drawn["permutation"], _permutation, cost))
     if "lens" in drawn:
         found.append(Task("lens", "lens", models["trained"], drawn["lens"], _lens, 3 * depth))
-    if "usefulness" in drawn:
+    if "usefulness" in drawn and len(drawn["usefulness"]) < 2 and not settings.windows:
+        without.append("usefulness: it fits on one window and measures on another, and the text has one; give more text")
+    elif "usefulness" in drawn:
         found += _usefulness(subject, drawn["usefulness"], without)
     found += _of_our_own(subject, drawn, without)
     return found, without
