@@ -1,9 +1,9 @@
 """How much faster the causal and the permutation score are than by their definition: a full forward pass for every change.
 
 Both go over the same windows and give the same, which is checked: the causal score with the losses of pruning, or the
-permutation score. The definition has two forms: plain loops over windows and changes, and all windows at once. The second has what batching saves
-as well, so that the ratio to it is what comes of not recomputing the layers before the first changed one. Memory is the peak of
-resident memory in a fresh process, above what it has with the model.
+permutation score. The definition has two forms: plain loops over windows and changes, and all windows at once. The second has what
+batching saves as well, so that the ratio to it is what comes of not recomputing the layers before the first changed one. Memory is
+the peak of resident memory in a fresh process, above what it has with the model.
 """
 
 from __future__ import annotations

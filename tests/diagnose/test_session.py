@@ -5,8 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from depthbench import ModelShape
 from depthbench.cli import main
 from depthbench.diagnose import session, tasks
+from depthbench.diagnose.ours import OurSubject
+from depthbench.diagnose.settings import Settings
+from helpers import random_model
 
 SMALL = ("--windows", "4", "--length", "16", "--threads", "1")
 
@@ -94,6 +98,17 @@ def test_measures_taken_one_by_one_are_kept_together(trained, tokens_folder):
     assert content["windows"]["lens"]["seed"] == 9 and content["windows"]["causal"]["seed"] == 0
     with np.load(run / session.ARRAYS) as arrays:
         assert {"lens/loss", "causal.trained.newest/ratio"} <= set(arrays.files)
+
+
+def test_a_text_of_one_window_leaves_usefulness_out_and_says_so():
+    subject = OurSubject(random_model("preln", ModelShape(2, 8, 2, d_ff=8, vocab_size=29, context=16)))
+    tokens = np.arange(16, dtype=np.uint16)
+    found, without = tasks.tasks(subject, None, tokens, Settings(only=("usefulness", "lens")))
+    assert [task.measure for task in found] == ["lens"]
+    assert without == ["usefulness: it fits on one window and measures on another, and the text has one; give more text"]
+    assert (
+        len(tasks.tasks(subject, None, np.tile(tokens, 3), Settings(only=("usefulness",)))[0][0].windows) == 1
+    )  # of two, one to measure
 
 
 @pytest.mark.parametrize(
