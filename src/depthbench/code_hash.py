@@ -21,6 +21,7 @@ DECIDING = (
     "data/permutation.py",
     "evaluate/validation.py",
 )
+EVALUATING = ("build.py", "shape.py", "model/*.py", "residual/*.py", "data/tokenizer.py", "data/bpe.py", "evaluate/*.py")
 DIAGNOSING = ("build.py", "shape.py", "model/*.py", "residual/*.py", "data/permutation.py", "diagnose/*.py")
 
 
@@ -32,6 +33,11 @@ def code_hash() -> str:
 def diagnosing_hash() -> str:
     """The same for those that decide what a diagnosis finds."""
     return _hash(DIAGNOSING)
+
+
+def evaluating_hash() -> str:
+    """The same for those that decide what an evaluation finds."""
+    return _hash(EVALUATING)
 
 
 @cache

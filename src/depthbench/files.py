@@ -16,6 +16,7 @@ from depthbench.errors import UserError
 METRICS_FILE = "metrics.jsonl"  # one row an update, in the folder of a run
 LAYERS_FILE = "layers.jsonl"  # beside it: what the layers of the model put out, every so many updates
 DIAGNOSIS_FILE, DIAGNOSIS_FORMAT = "diagnosis.json", 1  # what `depthbench diagnose` found, in the same place
+EVALUATION_FILE, EVALUATION_FORMAT = "evaluation.json", 1  # and what `depthbench eval` found
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 

@@ -13,10 +13,10 @@ from depthbench.files import LAYERS_FILE
 from depthbench.model.backbone import rope_table
 from depthbench.model.transformer import Transformer
 from depthbench.residual.preln import PreLN
+from depthbench.row_file import bytes_up_to
 from depthbench.train import loop
 from depthbench.train.execution import Execution, compile_model
 from depthbench.train.loop import Training
-from depthbench.train.row_file import bytes_up_to
 from helpers import DESIGNS
 from train.runs import IDENTITY, RECIPE, SHAPE, assert_same_run, layer_rows, stop_after, training
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from depthbench import ModelShape, build_model
+from depthbench import ModelShape, build_model, row_file
 from depthbench.data import training_batch
 from depthbench.errors import UserError
-from depthbench.train import checkpoint, loop, row_file
+from depthbench.train import checkpoint, loop
 from depthbench.train.checkpoint import checkpoints
 from depthbench.train.execution import Execution
 from depthbench.train.loop import StepReport, load_trained

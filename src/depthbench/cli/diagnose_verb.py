@@ -10,14 +10,14 @@ from rich.markup import escape
 
 from depthbench.cli import arguments
 from depthbench.cli.output import console, make_table, print_json
-from depthbench.cli.setup import cores, find_tokens
+from depthbench.cli.setup import find_tokens, tokens_of, use_threads
 from depthbench.data import TokenData
-from depthbench.diagnose.runs import diagnose_run, find_run_folders
+from depthbench.diagnose.runs import diagnose_run
 from depthbench.diagnose.session import RESULT
 from depthbench.diagnose.settings import Settings
 from depthbench.diagnose.subject import PRECISIONS
 from depthbench.errors import UserError
-from depthbench.study.store import RunFolder
+from depthbench.study.load import find_run_folders
 from depthbench.train.execution import find_device
 
 
@@ -27,7 +27,7 @@ def diagnose(verb: arguments.Diagnose) -> int:
         raise UserError("give either run folders, or one Hugging Face checkpoint with --hf")
     settings = settings_of(verb.options)
     check_device(verb.device, verb.precision)
-    _use_threads(verb.threads)
+    use_threads(verb.threads)
     found = [_checkpoint(verb, settings)] if verb.hf else _runs(verb, settings)
     if verb.json:
         print_json([{"result": str(path), **content} for path, content in found])
@@ -55,32 +55,15 @@ def check_device(device: str, precision: str) -> None:
         raise UserError("--device mps has no float64, which norms and sums are taken in; use --device cpu")
 
 
-def _use_threads(threads: int) -> None:
-    import torch
-
-    if threads < 0:
-        raise UserError(f"threads must be at least 1, or 0 for all, got {threads}")
-    torch.set_num_threads(threads or cores())
-
-
 def _runs(verb: arguments.Diagnose, settings: Settings) -> list[tuple[Path, dict[str, Any]]]:
     folders = find_run_folders(verb.runs)
     found = []
     for folder in folders:
-        content = diagnose_run(folder, data_of(folder, verb.data), settings, device=verb.device, precision=verb.precision)
+        content = diagnose_run(
+            folder, TokenData.open(tokens_of(folder, verb.data)), settings, device=verb.device, precision=verb.precision
+        )
         found.append((folder.path / RESULT, content))
     return found
-
-
-def data_of(folder: RunFolder, data: str) -> TokenData:
-    """The data to diagnose a run on: `data`, or that of its training if it can be found."""
-    pinned = folder.cell().data
-    try:
-        return TokenData.open(find_tokens(data or pinned.source, pinned.tokenizer))
-    except UserError as error:
-        if data:
-            raise
-        raise UserError(f"the data of {folder.path.name} is not found here ({error}); give --data FOLDER") from error
 
 
 def _checkpoint(verb: arguments.Diagnose, settings: Settings) -> tuple[Path, dict[str, Any]]:

@@ -127,6 +127,10 @@ def call(verb: object) -> int:
         from depthbench.cli import diagnose_verb
 
         return diagnose_verb.diagnose(verb)
+    if isinstance(verb, arguments.Eval):
+        from depthbench.cli import eval_verb
+
+        return eval_verb.evaluate(verb)
     from depthbench.cli import folder_verbs
 
     if isinstance(verb, arguments.Status):

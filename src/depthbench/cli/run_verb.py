@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from depthbench.cli import arguments
-from depthbench.cli.diagnose_verb import check_device, data_of
+from depthbench.cli.diagnose_verb import check_device
 from depthbench.cli.display import make_watcher
 from depthbench.cli.output import console, print_files, print_json
 from depthbench.cli.setup import (
@@ -18,6 +18,7 @@ from depthbench.cli.setup import (
     is_small,
     open_study,
     pin,
+    tokens_of,
     warn,
     warn_of_budget,
 )
@@ -129,6 +130,7 @@ def _diagnose(out: Path, names: Collection[str], verb: arguments.Run) -> None:
         for _, best in best_runs(section):
             folder = RunFolder(out / "cells" / best[0].run)
             try:
-                diagnose_run(folder, data_of(folder, verb.changes.data), Settings(), device=verb.hardware.device)
+                data = TokenData.open(tokens_of(folder, verb.changes.data))
+                diagnose_run(folder, data, Settings(), device=verb.hardware.device)
             except UserError as error:  # the report is due all the same
                 warn(f"not diagnosed: {error}")

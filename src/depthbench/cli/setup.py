@@ -21,6 +21,7 @@ from depthbench.study.catalogue import find_study
 from depthbench.study.cell import DataPin
 from depthbench.study.override import Overrides, override
 from depthbench.study.slurm_options import SlurmOptions
+from depthbench.study.store import RunFolder
 from depthbench.study.study import Study
 from depthbench.train.execution import Execution, find_device
 
@@ -42,6 +43,24 @@ def find_tokens(source: str, tokenizer: str, needs: str = "") -> Path:
     is_text = folder.is_file() or (folder.is_dir() and not (folder / ".lock").exists())
     hint = f"; if it is text: depthbench data prepare {source} --out FOLDER" if is_text else ""
     raise UserError(f"--data {source} is neither a folder of token files nor {', '.join(DEFAULTS)}{hint}")
+
+
+def tokens_of(folder: RunFolder, data: str) -> Path:
+    """The token files that go with a run: `data`, or those of its training if they can be found."""
+    pinned = folder.cell().data
+    try:
+        return find_tokens(data or pinned.source, pinned.tokenizer)
+    except UserError as error:
+        if data:
+            raise
+        raise UserError(f"the data of {folder.path.name} is not found here ({error}); give --data FOLDER") from error
+
+
+def use_threads(threads: int) -> None:
+    """Let torch use so many, 0 for all cores. Raises `UserError` for a negative number."""
+    if threads < 0:
+        raise UserError(f"threads must be at least 1, or 0 for all, got {threads}")
+    torch.set_num_threads(threads or cores())
 
 
 def pin(source: str, data: TokenData) -> DataPin:

@@ -11,11 +11,12 @@ import numpy as np
 
 from depthbench.data import TokenData
 from depthbench.data.batches import Stored
-from depthbench.diagnose.hf import HFSubject, import_transformers, open_checkpoint, untrained_checkpoint
+from depthbench.diagnose.hf import HFSubject, open_checkpoint, untrained_checkpoint
 from depthbench.diagnose.session import diagnose
 from depthbench.diagnose.settings import Settings
 from depthbench.errors import UserError
 from depthbench.files import make_folder
+from depthbench.hf.reading import read_tokenizer
 
 TOKENIZER = "tokenizer.json"
 
@@ -69,11 +70,7 @@ def _prepared(name: str, data: Path, subject: HFSubject) -> tuple[Stored, dict[s
 
 
 def _tokenized(name: str, text: str, subject: HFSubject, default_tokens: Callable[[], Path]) -> tuple[Stored, dict[str, Any]]:
-    transformers = import_transformers()
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise UserError(f"{name} has no tokenizer that can be read; give --data, token files made with its tokenizer") from error
+    tokenizer = read_tokenizer(name, "give --data, token files made with its tokenizer")
     if text and text != "stdlib":
         try:
             words = Path(text).read_text(encoding="utf-8")

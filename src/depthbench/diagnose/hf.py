@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from depthbench.diagnose.hf_families import Family, find_family
-from depthbench.diagnose.subject import Passes, Place, Subject, exchange_data, hash_weights
+from depthbench.diagnose.subject import Passes, Place, Subject, exchange_data
 from depthbench.errors import UserError
+from depthbench.hf.reading import import_transformers, read_config, read_model
 from depthbench.model.precision import at_least_fp32, full_precision
+from depthbench.model.weights_hash import hash_weights
 
 PROOF_ROWS, PROOF_TOKENS = 2, 16
 PROOF_TOLERANCE = 1e-4  # of the largest logit
@@ -159,28 +160,11 @@ class HFPasses(Passes):
 def open_checkpoint(name: str, *, device: str, precision: str, allow_pickle: bool) -> tuple[HFSubject, Any]:
     """A checkpoint in a folder or on the hub as a subject, and its configuration.
 
-    Raises `UserError` for a missing extra or checkpoint, a family without an adapter, an encoder, pickled weights, and a repository
-    that wants to run code of its own.
+    Raises `UserError` for a family without an adapter, and for what `read_config` and `read_model` refuse.
     """
-    transformers = import_transformers()
-    config = read_config(transformers, name)
+    config = read_config(name)
     family = find_family(config.model_type, name)
-    folder = Path(name)
-    if folder.is_dir() and not allow_pickle and not list(folder.glob("*.safetensors")):
-        pickled = [path.name for path in sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt"))]
-        if pickled:
-            raise UserError(
-                f"the weights in {name} are pickled ({pickled[0]}), and reading a pickle can run any code; convert them to"
-                " safetensors, or add --allow-pickle if you trust their source"
-            )
-        raise UserError(f"{name} has no weights (*.safetensors)")
-    try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            name, dtype=torch.float32, use_safetensors=None if allow_pickle else True, trust_remote_code=False
-        )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"cannot read the checkpoint {name}: {first_line(error)}") from error
-    return HFSubject(model, family, Path(name).name, device, precision), config
+    return HFSubject(read_model(name, allow_pickle), family, Path(name).name, device, precision), config
 
 
 def untrained_checkpoint(config: Any, subject: HFSubject, seed: int) -> HFSubject:
@@ -190,44 +174,3 @@ def untrained_checkpoint(config: Any, subject: HFSubject, seed: int) -> HFSubjec
         torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     return HFSubject(model, subject.family, f"untrained {subject.name}", str(subject.device), subject.precision)
-
-
-def read_config(transformers: Any, name: str) -> Any:
-    """The configuration, refused if it is no causal decoder or wants code of the repository's own."""
-    if Path(name).is_dir() and not (Path(name) / "config.json").exists():
-        raise UserError(f"{name} is no checkpoint: it has no config.json")
-    try:
-        raw, _ = transformers.PretrainedConfig.get_config_dict(name)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot read {name}: {first_line(error)}; give a folder or the name of a repository that can be reached"
-        ) from error
-    if raw.get("auto_map"):
-        raise UserError(
-            f"{name} wants to run code of its own repository ({', '.join(raw['auto_map'])}), which is refused: it could do anything"
-        )
-    architectures = raw.get("architectures") or []
-    causal = any("CausalLM" in item or item.endswith("LMHeadModel") for item in architectures)
-    if raw.get("is_encoder_decoder") or (architectures and not causal):
-        raise UserError(
-            f"{name} is {' or '.join(architectures) or 'an encoder'}, and this needs a causal decoder with a language-model head"
-        )
-    find_family(str(raw.get("model_type", "unknown")), name)
-    return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
-
-
-def import_transformers() -> Any:
-    """The library. Raises `UserError` that names the extra if it is missing."""
-    try:
-        import transformers
-    except ImportError:
-        raise UserError("Hugging Face checkpoints need transformers; pip install 'depthbench[hf]'") from None
-    library: Any = transformers
-    library.utils.logging.set_verbosity_error()
-    library.utils.logging.disable_progress_bar()
-    return library
-
-
-def first_line(error: Exception) -> str:
-    """The first line of what a library says."""
-    return str(error).strip().split("\n")[0]

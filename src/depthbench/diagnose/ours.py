@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from depthbench.diagnose.subject import Passes, Place, Subject, exchange_data, hash_weights
+from depthbench.diagnose.subject import Passes, Place, Subject, exchange_data
 from depthbench.model.backbone import AttentionSublayer, Rope, rope_table
 from depthbench.model.precision import at_least_fp32, full_precision
 from depthbench.model.transformer import Block, Transformer
+from depthbench.model.weights_hash import hash_weights
 from depthbench.residual.protocol import Link
 
 

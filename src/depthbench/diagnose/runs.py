@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from depthbench.build import build_model
@@ -13,36 +11,7 @@ from depthbench.diagnose.session import diagnose
 from depthbench.diagnose.settings import Settings
 from depthbench.errors import UserError
 from depthbench.study.load import load_run
-from depthbench.study.store import RunFolder, find_runs
-
-
-def find_run_folders(paths: Sequence[Path]) -> list[RunFolder]:
-    """The runs that paths name: run folders themselves, and of an --out every run that has ended with a loss.
-
-    Raises `UserError` for what is neither, for a run that has not finished, and for an --out without a finished run.
-    """
-    found = []
-    for path in paths:
-        if (path / "cell.json").exists() or not (path / "cells").is_dir():
-            found.append(_finished(RunFolder(path)))
-            continue
-        done = [folder for folder in find_runs(path) if folder.state().status == "done"]
-        if not done:
-            raise UserError(f"{path} has no finished run yet; see depthbench status {path}")
-        found += done
-    return found
-
-
-def _finished(folder: RunFolder) -> RunFolder:
-    if not folder.path.is_dir():
-        raise UserError(f"{folder.path} does not exist; give a run folder, or the --out of a study")
-    if not (folder.path / "cell.json").exists():
-        raise UserError(f"{folder.path} is no run folder (it has no cell.json); for a Hugging Face checkpoint: --hf {folder.path}")
-    state = folder.state()
-    if state.status != "done":
-        done = f" at step {state.step} of {folder.cell().recipe.steps}" if state.step else ""
-        raise UserError(f"{folder.path} has no trained model: it is {state.status}{done}; train it to its end first")
-    return folder
+from depthbench.study.store import RunFolder
 
 
 def diagnose_run(

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from depthbench.errors import UserError
 from depthbench.model.precision import at_least_fp32, autocast, full_precision
@@ -234,12 +233,3 @@ def exchange_data(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> N
         a, b = ours[name], theirs[name]
         if a.shape == b.shape:
             a.data, b.data = b.data, a.data
-
-
-def hash_weights(model: nn.Module) -> str:
-    """sha256 (hex) of the names, types and values of everything that `model` saves."""
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

@@ -1,13 +1,14 @@
-"""A trained model back from its run folder."""
+"""Finished runs, and a trained model back from its run folder."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from depthbench.build import build_model
 from depthbench.errors import UserError
 from depthbench.model.transformer import Transformer
-from depthbench.study.store import RunFolder
+from depthbench.study.store import RunFolder, find_runs
 from depthbench.train.loop import load_trained
 
 
@@ -24,3 +25,32 @@ def load_run(path: str | Path) -> Transformer:
         raise UserError(f"{path} has not finished ({folder.state().status}); train it to its end first")
     model = build_model(folder.design_name(cell), cell.shape, seed=cell.seed, **dict(cell.design.options))
     return load_trained(model, folder.path, cell.identity, cell.recipe.steps).eval()
+
+
+def find_run_folders(paths: Sequence[Path]) -> list[RunFolder]:
+    """The runs that paths name: run folders themselves, and of an --out every run that has ended with a loss.
+
+    Raises `UserError` for what is neither, for a run that has not finished, and for an --out without a finished run.
+    """
+    found = []
+    for path in paths:
+        if (path / "cell.json").exists() or not (path / "cells").is_dir():
+            found.append(_finished(RunFolder(path)))
+            continue
+        done = [folder for folder in find_runs(path) if folder.state().status == "done"]
+        if not done:
+            raise UserError(f"{path} has no finished run yet; see depthbench status {path}")
+        found += done
+    return found
+
+
+def _finished(folder: RunFolder) -> RunFolder:
+    if not folder.path.is_dir():
+        raise UserError(f"{folder.path} does not exist; give a run folder, or the --out of a study")
+    if not (folder.path / "cell.json").exists():
+        raise UserError(f"{folder.path} is no run folder (it has no cell.json); for a Hugging Face checkpoint: --hf {folder.path}")
+    state = folder.state()
+    if state.status != "done":
+        done = f" at step {state.step} of {folder.cell().recipe.steps}" if state.step else ""
+        raise UserError(f"{folder.path} has no trained model: it is {state.status}{done}; train it to its end first")
+    return folder

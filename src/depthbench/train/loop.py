@@ -20,6 +20,7 @@ from depthbench.files import LAYERS_FILE, METRICS_FILE
 from depthbench.model.parallel import ALONE, Alone, lost_peer
 from depthbench.model.precision import at_least_fp32, autocast
 from depthbench.model.transformer import Transformer
+from depthbench.row_file import bytes_up_to, continue_rows, sync, write_row
 from depthbench.shape import ModelShape
 from depthbench.train.checkpoint import (
     Position,
@@ -34,7 +35,6 @@ from depthbench.train.execution import Execution, compile_model, find_device
 from depthbench.train.layer_statistics import LayerStatistics
 from depthbench.train.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from depthbench.train.recipe import Recipe
-from depthbench.train.row_file import bytes_up_to, continue_rows, sync, write_row
 
 CHECKPOINT_FOLDER = "checkpoint"
 GUARD_SECONDS = 1.0  # how long a row may be written on the word of the guard before

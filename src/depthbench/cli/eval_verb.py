@@ -1,0 +1,96 @@
+"""`depthbench eval`: how likely are the targets of tasks, by domain?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+
+from depthbench.cli import arguments
+from depthbench.cli.output import console, make_table, print_json
+from depthbench.cli.setup import tokens_of, use_threads
+from depthbench.errors import UserError
+from depthbench.evaluate.runs import evaluate_checkpoint, evaluate_run
+from depthbench.evaluate.sources import find_tasks
+from depthbench.evaluate.task_files import Task
+from depthbench.files import EVALUATION_FILE
+from depthbench.study.load import find_run_folders
+from depthbench.train.execution import find_device
+
+PRECISIONS = ("fp32", "bf16")
+
+
+def evaluate(verb: arguments.Eval) -> int:
+    """Evaluate runs, or a checkpoint."""
+    if bool(verb.runs) == bool(verb.hf):
+        raise UserError("give either run folders, or one Hugging Face checkpoint with --hf")
+    if verb.precision not in PRECISIONS:
+        raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, got {verb.precision!r}")
+    find_device(verb.device)
+    use_threads(verb.threads)
+    tasks, without = find_tasks(verb.tasks, verb.task_source)
+    if not tasks:
+        raise UserError(f"nothing to score: {'; '.join(without)}")
+    found = [_checkpoint(verb, tasks)] if verb.hf else _runs(verb, tasks)
+    if verb.json:
+        print_json([{"result": str(path), **content} for path, content in found])
+        return 0
+    show([content for _, content in found], [task.name for task in tasks])
+    print("\n".join(f"results in {path}" for path, _ in found[:3]))
+    if len(found) > 3:
+        print(f"… and {len(found) - 3} more")
+    for line in without:
+        print(f"not scored: {line}", file=sys.stderr)
+    return 0
+
+
+def _runs(verb: arguments.Eval, tasks: Sequence[Task]) -> list[tuple[Path, dict[str, Any]]]:
+    found = []
+    for folder in find_run_folders(verb.runs):
+        how: dict[str, Any] = {"device": verb.device, "precision": verb.precision, "batch_size": verb.batch_size}
+        found.append((folder.path / EVALUATION_FILE, evaluate_run(folder, tokens_of(folder, verb.data), tasks, **how)))
+    return found
+
+
+def _checkpoint(verb: arguments.Eval, tasks: Sequence[Task]) -> tuple[Path, dict[str, Any]]:
+    out = verb.out or Path("evaluation") / Path(verb.hf).resolve().name
+    content = evaluate_checkpoint(
+        verb.hf,
+        out,
+        tasks,
+        device=verb.device,
+        precision=verb.precision,
+        batch_size=verb.batch_size,
+        allow_pickle=verb.allow_pickle,
+    )
+    return out / EVALUATION_FILE, content
+
+
+def show(contents: list[dict[str, Any]], tasks: Sequence[str]) -> None:
+    """Nats per token and bits per byte of every task, and of the groups that they make up."""
+    groups = list(dict.fromkeys(contents[0]["tasks"][name]["group"] for name in tasks))
+    shown = [(name, "tasks") for name in tasks] + [(group, "groups") for group in groups if [group] != list(tasks)]
+    table = make_table("model", *(name if kind == "tasks" else f"{name}, mean" for name, kind in shown), left=1)
+    for content in contents:
+        about = content["about"]
+        name = about.get("run", about.get("name", "?"))
+        table.add_row(escape(str(name)), *(_cell(content[kind][key]) for key, kind in shown))
+    out = console()
+    out.print(table)
+    out.print("nats per token ± standard error over documents; below: bits per byte of the target, which compares tokenizers")
+    for name in tasks:
+        sizes = contents[0]["tasks"][name]
+        lost = f", prompts of {sizes['cut_documents']} cut on the left" if sizes["cut_documents"] else ""
+        lost += f", targets of {sizes['documents_in_pieces']} longer than the context" if sizes["documents_in_pieces"] else ""
+        out.print(f"{escape(name)}: {sizes['documents']:,} documents, {sizes['tokens']:,} tokens scored{lost}")
+
+
+def _cell(score: dict[str, Any]) -> str:
+    return "\n".join(_number(score[key], score[f"{key}_standard_error"]) for key in ("nll", "bits_per_byte"))
+
+
+def _number(value: float, error: float | None) -> str:
+    return f"{value:.4f}" if error is None else f"{value:.4f} ± {error:.4f}"

@@ -1,0 +1,1 @@
+"""Hugging Face checkpoints: reading them, and giving ours away in their format."""

@@ -1,0 +1,83 @@
+"""Reading checkpoints of causal decoders, in a folder or on the hub, without running code that came with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from depthbench.errors import UserError
+
+
+def import_transformers() -> Any:
+    """The library. Raises `UserError` that names the extra if it is missing."""
+    try:
+        import transformers
+    except ImportError:
+        raise UserError("Hugging Face checkpoints need transformers; pip install 'depthbench[hf]'") from None
+    library: Any = transformers
+    library.utils.logging.set_verbosity_error()
+    library.utils.logging.disable_progress_bar()
+    return library
+
+
+def read_config(name: str) -> Any:
+    """The configuration, refused if it is no causal decoder or wants code of the repository's own."""
+    transformers = import_transformers()
+    if Path(name).is_dir() and not (Path(name) / "config.json").exists():
+        raise UserError(f"{name} is no checkpoint: it has no config.json")
+    try:
+        raw, _ = transformers.PretrainedConfig.get_config_dict(name)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read {name}: {first_line(error)}; give a folder or the name of a repository that can be reached"
+        ) from error
+    if raw.get("auto_map"):
+        raise UserError(
+            f"{name} wants to run code of its own repository ({', '.join(raw['auto_map'])}), which is refused: it could do anything"
+        )
+    architectures = raw.get("architectures") or []
+    causal = any("CausalLM" in item or item.endswith("LMHeadModel") for item in architectures)
+    if raw.get("is_encoder_decoder") or (architectures and not causal):
+        raise UserError(
+            f"{name} is {' or '.join(architectures) or 'an encoder'}, and this needs a causal decoder with a language-model head"
+        )
+    try:
+        return transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"cannot read the configuration of {name}: {first_line(error)}") from error
+
+
+def read_model(name: str, allow_pickle: bool = False) -> Any:
+    """The model with its weights, fp32. Raises `UserError` if they are pickled, damaged or missing."""
+    transformers = import_transformers()
+    folder = Path(name)
+    if folder.is_dir() and not allow_pickle and not list(folder.glob("*.safetensors")):
+        pickled = [path.name for path in sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt"))]
+        if pickled:
+            raise UserError(
+                f"the weights in {name} are pickled ({pickled[0]}), and reading a pickle can run any code; convert them to"
+                " safetensors, or add --allow-pickle if you trust their source"
+            )
+        raise UserError(f"{name} has no weights (*.safetensors)")
+    try:
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            name, dtype=torch.float32, use_safetensors=None if allow_pickle else True, trust_remote_code=False
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"cannot read the checkpoint {name}: {first_line(error)}") from error
+
+
+def read_tokenizer(name: str, advice: str) -> Any:
+    """The tokenizer beside a checkpoint; `advice` is what to do without one."""
+    try:
+        return import_transformers().AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise UserError(f"{name} has no tokenizer that can be read; {advice}") from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what a library says."""
+    return str(error).strip().split("\n")[0]
