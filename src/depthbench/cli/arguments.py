@@ -291,7 +291,7 @@ class Diagnose:
     precision: str = "fp32"
     """fp32, bf16 (autocast) or fp64; norms, cosines and sums are in fp64 all the same."""
     threads: int = 0
-    """CPU threads; 0 for all cores."""
+    """CPU threads; 0 to choose by size."""
     allow_pickle: bool = False
     """Also read pickled weights, which can run any code: only from a source that you trust."""
     json: bool = False
@@ -327,7 +327,7 @@ class Eval:
     precision: str = "fp32"
     """fp32, or bf16 for autocast; log-probabilities are in fp32 all the same."""
     threads: int = 0
-    """CPU threads; 0 for all cores."""
+    """CPU threads; 0 to choose by size."""
     allow_pickle: bool = False
     """Also read pickled weights, which can run any code: only from a source that you trust."""
     json: bool = False

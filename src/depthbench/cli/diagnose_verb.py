@@ -27,7 +27,6 @@ def diagnose(verb: arguments.Diagnose) -> int:
         raise UserError("give either run folders, or one Hugging Face checkpoint with --hf")
     settings = settings_of(verb.options)
     check_device(verb.device, verb.precision)
-    use_threads(verb.threads)
     found = [_checkpoint(verb, settings)] if verb.hf else _runs(verb, settings)
     if verb.json:
         print_json([{"result": str(path), **content} for path, content in found])
@@ -57,6 +56,7 @@ def check_device(device: str, precision: str) -> None:
 
 def _runs(verb: arguments.Diagnose, settings: Settings) -> list[tuple[Path, dict[str, Any]]]:
     folders = find_run_folders(verb.runs)
+    use_threads(verb.threads, [folder.cell().shape for folder in folders])
     found = []
     for folder in folders:
         content = diagnose_run(
@@ -69,6 +69,7 @@ def _runs(verb: arguments.Diagnose, settings: Settings) -> list[tuple[Path, dict
 def _checkpoint(verb: arguments.Diagnose, settings: Settings) -> tuple[Path, dict[str, Any]]:
     from depthbench.diagnose.checkpoints import diagnose_checkpoint
 
+    use_threads(verb.threads)
     out = verb.out or Path("diagnosis") / Path(verb.hf).resolve().name
     content = diagnose_checkpoint(
         verb.hf,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,6 @@ def evaluate(verb: arguments.Eval) -> int:
     if verb.precision not in PRECISIONS:
         raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, got {verb.precision!r}")
     find_device(verb.device)
-    use_threads(verb.threads)
     tasks, without = find_tasks(verb.tasks, verb.task_source)
     if not tasks:
         raise UserError(f"nothing to score: {'; '.join(without)}")
@@ -48,14 +48,16 @@ def evaluate(verb: arguments.Eval) -> int:
 
 
 def _runs(verb: arguments.Eval, tasks: Sequence[Task]) -> list[tuple[Path, dict[str, Any]]]:
-    found = []
-    for folder in find_run_folders(verb.runs):
+    folders, found = find_run_folders(verb.runs), []
+    use_threads(verb.threads, [folder.cell().shape for folder in folders])
+    for folder in folders:
         how: dict[str, Any] = {"device": verb.device, "precision": verb.precision, "batch_size": verb.batch_size}
         found.append((folder.path / EVALUATION_FILE, evaluate_run(folder, tokens_of(folder, verb.data), tasks, **how)))
     return found
 
 
 def _checkpoint(verb: arguments.Eval, tasks: Sequence[Task]) -> tuple[Path, dict[str, Any]]:
+    use_threads(verb.threads)
     out = verb.out or Path("evaluation") / Path(verb.hf).resolve().name
     content = evaluate_checkpoint(
         verb.hf,
@@ -71,8 +73,8 @@ def _checkpoint(verb: arguments.Eval, tasks: Sequence[Task]) -> tuple[Path, dict
 
 def show(contents: list[dict[str, Any]], tasks: Sequence[str]) -> None:
     """Nats per token and bits per byte of every task, and of the groups that they make up."""
-    groups = list(dict.fromkeys(contents[0]["tasks"][name]["group"] for name in tasks))
-    shown = [(name, "tasks") for name in tasks] + [(group, "groups") for group in groups if [group] != list(tasks)]
+    groups = Counter(contents[0]["tasks"][name]["group"] for name in tasks)
+    shown = [(name, "tasks") for name in tasks] + [(group, "groups") for group, members in groups.items() if members > 1]
     table = make_table("model", *(name if kind == "tasks" else f"{name}, mean" for name, kind in shown), left=1)
     for content in contents:
         about = content["about"]

@@ -56,11 +56,13 @@ def tokens_of(folder: RunFolder, data: str) -> Path:
         raise UserError(f"the data of {folder.path.name} is not found here ({error}); give --data FOLDER") from error
 
 
-def use_threads(threads: int) -> None:
-    """Let torch use so many, 0 for all cores. Raises `UserError` for a negative number."""
+def use_threads(threads: int, shapes: Sequence[ModelShape] = ()) -> None:
+    """Let torch use so many; 0 for all cores, or for one if the models have these `shapes` and are small: their operations are so
+    short that threads wait for each other. Raises `UserError` for a negative number.
+    """
     if threads < 0:
-        raise UserError(f"threads must be at least 1, or 0 for all, got {threads}")
-    torch.set_num_threads(threads or cores())
+        raise UserError(f"threads must be at least 1, or 0 to choose by size, got {threads}")
+    torch.set_num_threads(threads or (1 if shapes and is_small(shapes, "cpu") else cores()))
 
 
 def pin(source: str, data: TokenData) -> DataPin:
