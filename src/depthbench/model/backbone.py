@@ -115,6 +115,20 @@ class Heads:
         return q_BHTC, k_BKTC, v_BKTC
 
 
+class KeyValues:
+    """The rotated keys and the values of the positions so far, `[B, K, S, C]`, when a sequence is read piece by piece."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def extended(self, k_BKTC: Tensor, v_BKTC: Tensor) -> tuple[Tensor, Tensor]:
+        """Take in those of the next positions. Returns all, `[B, K, S+T, C]`."""
+        self.keys = k_BKTC if self.keys is None else torch.cat((self.keys, k_BKTC), dim=2)
+        self.values = v_BKTC if self.values is None else torch.cat((self.values, v_BKTC), dim=2)
+        return self.keys, self.values
+
+
 class Attention(nn.Module):
     """Causal softmax attention, `1/sqrt(head_dim)` scale, grouped key-value heads, no biases."""
 
@@ -138,32 +152,49 @@ class Attention(nn.Module):
         qkv_BNTC = qkv.view(*qkv.shape[:-1], -1, self.head_dim).transpose(1, 2)
         return Heads(qkv_BNTC, self.n_heads, self.n_kv_heads)
 
-    def attend(self, heads: Heads, rope: Rope, own_keys: Sequence[Tensor] = (), own_values: Sequence[Tensor] = ()) -> Tensor:
+    def attend(
+        self,
+        heads: Heads,
+        rope: Rope,
+        own_keys: Sequence[Tensor] = (),
+        own_values: Sequence[Tensor] = (),
+        past: KeyValues | None = None,
+    ) -> Tensor:
         """Attend to earlier positions and, in the same softmax, to extra slots that belong to the query's own position.
 
         `own_keys` and `own_values` hold one `[B, K, T, C]` a slot; position t sees row t of each and no rotation is applied to
-        them. Returns `[B, T, D]`.
+        them. `past` holds the positions before these T, and takes these in. Returns `[B, T, D]`.
         """
         q_BHTC, k_BKTC, v_BKTC = heads.rotated(rope)
+        if past is not None:
+            k_BKTC, v_BKTC = past.extended(k_BKTC, v_BKTC)
         if own_keys:
             y_BHTC = joint_attention(q_BHTC, k_BKTC, v_BKTC, own_keys, own_values)
         else:
             grouped = self.n_kv_heads != self.n_heads
-            y_BHTC = F.scaled_dot_product_attention(q_BHTC, k_BKTC, v_BKTC, is_causal=True, enable_gqa=grouped)
+            seen_TS = None if past is None else ~future(q_BHTC, k_BKTC)
+            y_BHTC = F.scaled_dot_product_attention(
+                q_BHTC, k_BKTC, v_BKTC, attn_mask=seen_TS, is_causal=seen_TS is None, enable_gqa=grouped
+            )
         out: Tensor = self.o(y_BHTC.transpose(1, 2).flatten(2))
         return out
+
+
+def future(q_BHTC: Tensor, k_BKSC: Tensor) -> Tensor:
+    """Which of S positions lie beyond each of the last T, `[T, S]`."""
+    length, seen = q_BHTC.shape[2], k_BKSC.shape[2]
+    return torch.ones(length, seen, dtype=torch.bool, device=q_BHTC.device).triu(1 + seen - length)
 
 
 def joint_attention(
     q_BHTC: Tensor, k_BKTC: Tensor, v_BKTC: Tensor, own_keys: Sequence[Tensor], own_values: Sequence[Tensor]
 ) -> Tensor:
-    """One softmax over the causal positions and the query's own slots. Returns `[B, H, T, C]`."""
-    n_heads, n_kv_heads, length = q_BHTC.shape[1], k_BKTC.shape[1], q_BHTC.shape[2]
+    """One softmax over the causal positions, the queries at the last, and the query's own slots. Returns `[B, H, T, C]`."""
+    n_heads, n_kv_heads, length = q_BHTC.shape[1], k_BKTC.shape[1], k_BKTC.shape[2]
     q_BKGTC = q_BHTC.reshape(-1, n_kv_heads, n_heads // n_kv_heads, *q_BHTC.shape[2:]) * q_BHTC.shape[-1] ** -0.5
-    future_TT = torch.ones(length, length, dtype=torch.bool, device=q_BHTC.device).triu(1)
     sequence_BKGTT = at_least_fp32(q_BKGTC @ k_BKTC.unsqueeze(2).transpose(-1, -2))
     own_BKGT1 = [at_least_fp32((q_BKGTC * k.unsqueeze(2)).sum(-1, keepdim=True)) for k in own_keys]
-    logits = torch.cat((sequence_BKGTT.masked_fill(future_TT, float("-inf")), *own_BKGT1), dim=-1)
+    logits = torch.cat((sequence_BKGTT.masked_fill(future(q_BHTC, k_BKTC), float("-inf")), *own_BKGT1), dim=-1)
     p = logits.softmax(-1).to(v_BKTC.dtype)
     y_BKGTC = p[..., :length] @ v_BKTC.unsqueeze(2)
     for slot, v in enumerate(own_values):
