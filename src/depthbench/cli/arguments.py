@@ -335,6 +335,73 @@ class Eval:
 
 
 @dataclass(frozen=True)
+class Generate:
+    """Write on from a prompt with a trained run.
+
+    Example: depthbench generate runs/quick/cells/hc-… --prompt "def main(" --temperature 0.8
+    """
+
+    run: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """A run folder, or an --out with one finished run."""
+    prompt: str = ""
+    """Text to go on from; empty to begin a document."""
+    max_tokens: int = 200
+    """Tokens to write at most; a document may end before."""
+    temperature: float = 0.0
+    """0 takes the likeliest token; 1 draws by the model's probabilities."""
+    top_k: int = 0
+    """Draw among so many of the likeliest; 0 for all."""
+    top_p: float = 1.0
+    """Draw among the likeliest that make up this probability."""
+    samples: int = 1
+    """Texts; each has a seed of its own."""
+    seed: int = 0
+    """Of the first text."""
+    data: str = ""
+    """A folder that `data prepare` made, for its tokenizer; default: what the run was trained on."""
+    device: str = "cpu"
+    """cpu, cuda, cuda:1 or mps."""
+    threads: int = 0
+    """CPU threads; 0 to choose by size."""
+    json: bool = False
+    """Print JSON, with the speed."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a trained run as a folder that Hugging Face transformers loads, with its tokenizer.
+
+    Example: depthbench export runs/quick/cells/preln-… --to my-model
+    """
+
+    run: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """A run folder, or an --out with one finished run."""
+    to: Path = field(default_factory=lambda: Path("exported"))
+    """The folder to write; preln becomes a Llama, others come with a modelling file that needs this package."""
+    data: str = ""
+    """A folder that `data prepare` made, for its tokenizer; default: what the run was trained on."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """Take in a Llama of Hugging Face as a finished preln run, validated on tokens that its tokenizer made.
+
+    Example: depthbench import ./my-llama --data data/mine --out runs/mine
+    """
+
+    checkpoint: Annotated[Positional[str], tyro.conf.arg(metavar="CHECKPOINT")]
+    """A folder or a name."""
+    data: str = "stdlib"
+    """A folder that `data prepare` made with the checkpoint's tokenizer; stdlib is for bytes."""
+    out: Path = field(default_factory=lambda: Path("runs/imported"))
+    """Folder for the run; several runs may share it."""
+    validation_windows: int = 512
+    """Windows to validate on; 0 for all."""
+    allow_pickle: bool = False
+    """Also read pickled weights, which can run any code: only from a source that you trust."""
+
+
+@dataclass(frozen=True)
 class Status:
     """How the cells of a folder stand.
 
@@ -381,8 +448,25 @@ Verb = (
     | Annotated[Run, subcommand("run")]
     | Annotated[Diagnose, subcommand("diagnose")]
     | Annotated[Eval, subcommand("eval")]
+    | Annotated[Generate, subcommand("generate")]
+    | Annotated[Export, subcommand("export")]
+    | Annotated[Import, subcommand("import")]
     | Annotated[Status, subcommand("status")]
     | Annotated[Report, subcommand("report")]
 )
-VERBS = ("shapes", "designs", "data", "train", "plan", "run", "diagnose", "eval", "status", "report")
+VERBS = (
+    "shapes",
+    "designs",
+    "data",
+    "train",
+    "plan",
+    "run",
+    "diagnose",
+    "eval",
+    "generate",
+    "export",
+    "import",
+    "status",
+    "report",
+)
 LISTS = ("--designs", "--n-layers", "--learning-rates", "--seeds", "--only", "--skip", "--tasks")

@@ -131,6 +131,12 @@ def call(verb: object) -> int:
         from depthbench.cli import eval_verb
 
         return eval_verb.evaluate(verb)
+    if isinstance(verb, arguments.Generate | arguments.Export | arguments.Import):
+        from depthbench.cli import exchange_verbs
+
+        if isinstance(verb, arguments.Generate):
+            return exchange_verbs.generate(verb)
+        return exchange_verbs.export(verb) if isinstance(verb, arguments.Export) else exchange_verbs.import_(verb)
     from depthbench.cli import folder_verbs
 
     if isinstance(verb, arguments.Status):
