@@ -119,7 +119,7 @@ def test_task_scores_and_their_errors():
     generator = np.random.default_rng(0)
     tokens = generator.integers(5, 50, 4000)
     nll = tokens * 2.0 + generator.normal(0, 3, 4000) * np.sqrt(tokens)
-    scores = [Score(float(y), int(x), int(2 * x), int(x % 3), 1 + int(x > 48)) for y, x in zip(nll, tokens, strict=True)]
+    scores = [Score(float(y), int(x), int(2 * x), int(x % 3), 1 + int(x > 48), False) for y, x in zip(nll, tokens, strict=True)]
     found = of_task(scores)
     assert found["nll"] == pytest.approx(nll.sum() / tokens.sum()) and found["tokens"] == tokens.sum()
     assert found["bits_per_byte"] == pytest.approx(nll.sum() / math.log(2) / (2 * tokens.sum()))

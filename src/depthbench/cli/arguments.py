@@ -320,6 +320,12 @@ class Eval:
     """A folder that `data prepare` made, for its tokenizer; default: what the run was trained on."""
     out: Path | None = None
     """Folder for the result of --hf; default evaluation/NAME. Results of runs lie in their folders."""
+    lm_eval: tuple[str, ...] = ()
+    """Tasks of lm-evaluation-harness instead, such as piqa hellaswag arc_easy, zero-shot (needs the extra lm-eval)."""
+    limit: int = 0
+    """Documents a task for the harness; 0 for all."""
+    include_path: str = ""
+    """A folder with task configurations of the harness's kind."""
     batch_size: int = 16
     """Documents at a time; the numbers do not depend on it, beyond rounding."""
     device: str = "cpu"
@@ -469,4 +475,4 @@ VERBS = (
     "status",
     "report",
 )
-LISTS = ("--designs", "--n-layers", "--learning-rates", "--seeds", "--only", "--skip", "--tasks")
+LISTS = ("--designs", "--n-layers", "--learning-rates", "--seeds", "--only", "--skip", "--tasks", "--lm-eval")

@@ -10,14 +10,15 @@ from rich.markup import escape
 
 from depthbench.cli import arguments
 from depthbench.cli.output import console, make_table, print_json
-from depthbench.cli.setup import find_tokens, tokens_of, use_threads
+from depthbench.cli.setup import use_threads
 from depthbench.data import TokenData
+from depthbench.data.defaults import find_tokens
 from depthbench.diagnose.runs import diagnose_run
 from depthbench.diagnose.session import RESULT
 from depthbench.diagnose.settings import Settings
 from depthbench.diagnose.subject import PRECISIONS
 from depthbench.errors import UserError
-from depthbench.study.load import find_run_folders
+from depthbench.study.load import find_run_folders, tokens_of
 from depthbench.train.execution import find_device
 
 

@@ -12,13 +12,13 @@ from rich.markup import escape
 
 from depthbench.cli import arguments
 from depthbench.cli.output import console, make_table, print_json
-from depthbench.cli.setup import tokens_of, use_threads
+from depthbench.cli.setup import use_threads
 from depthbench.errors import UserError
 from depthbench.evaluate.runs import evaluate_checkpoint, evaluate_run
 from depthbench.evaluate.sources import find_tasks
 from depthbench.evaluate.task_files import Task
 from depthbench.files import EVALUATION_FILE
-from depthbench.study.load import find_run_folders
+from depthbench.study.load import find_run_folders, tokens_of
 from depthbench.train.execution import find_device
 
 PRECISIONS = ("fp32", "bf16")
@@ -31,6 +31,8 @@ def evaluate(verb: arguments.Eval) -> int:
     if verb.precision not in PRECISIONS:
         raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, got {verb.precision!r}")
     find_device(verb.device)
+    if verb.lm_eval:
+        return _harness(verb)
     tasks, without = find_tasks(verb.tasks, verb.task_source)
     if not tasks:
         raise UserError(f"nothing to score: {'; '.join(without)}")
@@ -54,6 +56,37 @@ def _runs(verb: arguments.Eval, tasks: Sequence[Task]) -> list[tuple[Path, dict[
         how: dict[str, Any] = {"device": verb.device, "precision": verb.precision, "batch_size": verb.batch_size}
         found.append((folder.path / EVALUATION_FILE, evaluate_run(folder, tokens_of(folder, verb.data), tasks, **how)))
     return found
+
+
+def _harness(verb: arguments.Eval) -> int:
+    from depthbench.evaluate.harness import RESULT, SCORES, run_harness
+
+    if verb.hf:
+        raise UserError(
+            f"--lm-eval is for runs; the harness reads checkpoints itself: lm-eval run --model hf --model_args pretrained={verb.hf}"
+        )
+    how: dict[str, Any] = {"device": verb.device, "precision": verb.precision, "batch_size": verb.batch_size}
+    folders = find_run_folders(verb.runs)
+    use_threads(verb.threads, [folder.cell().shape for folder in folders])
+    found = [
+        run_harness(folder, verb.lm_eval, data=verb.data, limit=verb.limit, include_path=verb.include_path, **how)
+        for folder in folders
+    ]
+    if verb.json:
+        print_json(found)
+        return 0
+    table = make_table("model", "task", "metric", "value", "standard error", left=3)
+    for content in found:
+        for task, metrics in content["results"].items():
+            for key, value in metrics.items():
+                name, _, rest = key.partition(",")
+                error = metrics.get(f"{name}_stderr,{rest}")
+                if isinstance(value, float) and not name.endswith("_stderr"):
+                    row = (task, name, f"{value:.4f}", f"{error:.4f}" if isinstance(error, float) else "–")
+                    table.add_row(escape(content["run"]), *row)
+    console().print(table)
+    print("\n".join(f"results in {folder.path / SCORES / RESULT}" for folder in folders[:3]))
+    return 0
 
 
 def _checkpoint(verb: arguments.Eval, tasks: Sequence[Task]) -> tuple[Path, dict[str, Any]]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from itertools import islice
-from pathlib import Path
 
 from depthbench.cli import arguments
 from depthbench.cli.output import print_json
-from depthbench.cli.setup import find_tokens, tokens_of, use_threads
+from depthbench.cli.setup import use_threads
 from depthbench.data import TokenData
+from depthbench.data.defaults import find_tokens
 from depthbench.errors import UserError
 from depthbench.evaluate.runs import run_tokenizer
-from depthbench.study.load import find_run_folders, load_run
-from depthbench.study.store import RunFolder
+from depthbench.study.load import find_run, load_run, tokens_of
 from depthbench.train.execution import find_device
 
 
@@ -22,7 +21,7 @@ def export(verb: arguments.Export) -> int:
     """Write a run as a folder that transformers loads."""
     from depthbench.hf.export import export as write
 
-    folder = _one(verb.run)
+    folder = find_run(verb.run)
     out = write(folder, run_tokenizer(folder, tokens_of(folder, verb.data)), verb.to)
     trust = "" if folder.cell().design.name == "preln" else ", trust_remote_code=True"
     print(f'exported to {out}; load it with AutoModelForCausalLM.from_pretrained("{out}"{trust})')
@@ -54,7 +53,7 @@ def generate(verb: arguments.Generate) -> int:
     if verb.max_tokens < 1 or verb.samples < 1:
         raise UserError(f"max-tokens and samples must be at least 1, got {verb.max_tokens} and {verb.samples}")
     settings = [Sampling(verb.temperature, verb.top_k, verb.top_p, verb.seed + number) for number in range(verb.samples)]
-    folder = _one(verb.run)
+    folder = find_run(verb.run)
     tokenizer = run_tokenizer(folder, tokens_of(folder, verb.data))
     model = load_run(folder.path).to(find_device(verb.device))
     use_threads(verb.threads, [model.shape])
@@ -83,10 +82,3 @@ def generate(verb: arguments.Generate) -> int:
     if verb.json:
         print_json(found)
     return 0
-
-
-def _one(path: Path) -> RunFolder:
-    folders = find_run_folders([path])
-    if len(folders) > 1:
-        raise UserError(f"{path} holds {len(folders)} finished runs; give one of them, such as {folders[0].path}")
-    return folders[0]

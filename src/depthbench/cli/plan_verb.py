@@ -8,9 +8,9 @@ from rich.markup import escape
 
 from depthbench.cli import arguments
 from depthbench.cli.output import console, make_table, print_json
-from depthbench.cli.setup import cores, find_tokens, is_small, open_study, pin, warn_of_budget
+from depthbench.cli.setup import cores, is_small, open_study, pin, warn_of_budget
 from depthbench.data import TokenData, default_data
-from depthbench.data.defaults import DEFAULTS
+from depthbench.data.defaults import DEFAULTS, find_tokens
 from depthbench.data.manifest import MANIFEST
 from depthbench.errors import UserError
 from depthbench.progress import duration

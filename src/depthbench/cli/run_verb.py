@@ -10,24 +10,15 @@ from depthbench.cli import arguments
 from depthbench.cli.diagnose_verb import check_device
 from depthbench.cli.display import make_watcher
 from depthbench.cli.output import console, print_files, print_json
-from depthbench.cli.setup import (
-    cores,
-    execution_for,
-    execution_on_slurm,
-    find_tokens,
-    is_small,
-    open_study,
-    pin,
-    tokens_of,
-    warn,
-    warn_of_budget,
-)
+from depthbench.cli.setup import cores, execution_for, execution_on_slurm, is_small, open_study, pin, warn, warn_of_budget
 from depthbench.data import TokenData
+from depthbench.data.defaults import find_tokens
 from depthbench.errors import UserError
 from depthbench.files import make_folder
 from depthbench.report import write_report
 from depthbench.report.terminal import render
 from depthbench.shape import ModelShape
+from depthbench.study.load import tokens_of
 from depthbench.study.plan import refuse_unmatched
 from depthbench.study.results import read_diagnoses, read_results
 from depthbench.study.runner import Runner

@@ -12,48 +12,17 @@ from pathlib import Path
 import torch
 
 from depthbench.cli import arguments
-from depthbench.data import TokenData, ensure
-from depthbench.data.defaults import DEFAULTS
-from depthbench.data.manifest import MANIFEST
+from depthbench.data import TokenData
 from depthbench.errors import UserError
 from depthbench.shape import ModelShape
 from depthbench.study.catalogue import find_study
 from depthbench.study.cell import DataPin
 from depthbench.study.override import Overrides, override
 from depthbench.study.slurm_options import SlurmOptions
-from depthbench.study.store import RunFolder
 from depthbench.study.study import Study
 from depthbench.train.execution import Execution, find_device
 
 SMALL_PARAMETERS = 20_000_000  # below this a core trains a cell as fast alone as with help (benchmarks/workers.py)
-
-
-def find_tokens(source: str, tokenizer: str, needs: str = "") -> Path:
-    """The folder of token files that `source` means: itself, or the cache of a default source, prepared if need be.
-
-    `needs` is what to say about a source that somebody has to prepare first.
-    """
-    folder = Path(source)
-    if (folder / MANIFEST).exists():
-        return folder
-    if source in DEFAULTS:
-        return ensure(source, tokenizer)
-    if needs:
-        raise UserError(f"{source} is not prepared; this study needs {needs}")
-    is_text = folder.is_file() or (folder.is_dir() and not (folder / ".lock").exists())
-    hint = f"; if it is text: depthbench data prepare {source} --out FOLDER" if is_text else ""
-    raise UserError(f"--data {source} is neither a folder of token files nor {', '.join(DEFAULTS)}{hint}")
-
-
-def tokens_of(folder: RunFolder, data: str) -> Path:
-    """The token files that go with a run: `data`, or those of its training if they can be found."""
-    pinned = folder.cell().data
-    try:
-        return find_tokens(data or pinned.source, pinned.tokenizer)
-    except UserError as error:
-        if data:
-            raise
-        raise UserError(f"the data of {folder.path.name} is not found here ({error}); give --data FOLDER") from error
 
 
 def use_threads(threads: int, shapes: Sequence[ModelShape] = ()) -> None:

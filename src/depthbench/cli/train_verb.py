@@ -12,8 +12,9 @@ from types import FrameType
 
 from depthbench.cli import arguments
 from depthbench.cli.output import print_json
-from depthbench.cli.setup import cores, execution_for, find_tokens, is_small, pin, warn
+from depthbench.cli.setup import cores, execution_for, is_small, pin, warn
 from depthbench.data import TokenData
+from depthbench.data.defaults import find_tokens
 from depthbench.errors import UserError
 from depthbench.files import make_folder
 from depthbench.progress import Progress, duration

@@ -10,7 +10,7 @@ from depthbench.data.manifest import MANIFEST
 from depthbench.data.prepare import prepare
 from depthbench.data.sources import STDLIB
 from depthbench.data.tokenizer import Untrained, find_tokenizer
-from depthbench.errors import unknown
+from depthbench.errors import UserError, unknown
 
 DEFAULTS = (STDLIB,)
 
@@ -43,3 +43,20 @@ def ensure(source: str = STDLIB, tokenizer: str = "bytes") -> Path:
     if not (folder / MANIFEST).exists():
         prepare([source], folder, tokenizer=tokenizer)
     return folder
+
+
+def find_tokens(source: str, tokenizer: str, needs: str = "") -> Path:
+    """The folder of token files that `source` means: itself, or the cache of a default source, prepared if need be.
+
+    `needs` is what to say about a source that somebody has to prepare first.
+    """
+    folder = Path(source)
+    if (folder / MANIFEST).exists():
+        return folder
+    if source in DEFAULTS:
+        return ensure(source, tokenizer)
+    if needs:
+        raise UserError(f"{source} is not prepared; this study needs {needs}")
+    is_text = folder.is_file() or (folder.is_dir() and not (folder / ".lock").exists())
+    hint = f"; if it is text: depthbench data prepare {source} --out FOLDER" if is_text else ""
+    raise UserError(f"--data {source} is neither a folder of token files nor {', '.join(DEFAULTS)}{hint}")

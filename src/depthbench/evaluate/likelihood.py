@@ -76,7 +76,7 @@ class Piece:
 @dataclass(frozen=True)
 class Score:
     """Of one document: `nll` in nats over `tokens` scored tokens of `bytes` UTF-8 bytes; `cut` tokens of the prompt did not fit in
-    the context, and the target took `pieces` passes.
+    the context, and the target took `pieces` passes. `greedy`: every token of the target is the likeliest one.
     """
 
     nll: float
@@ -84,6 +84,7 @@ class Score:
     bytes: int
     cut: int
     pieces: int
+    greedy: bool
 
 
 def encode(document: Document, model: Scored) -> Encoded:
@@ -109,30 +110,40 @@ def pieces(number: int, encoded: Encoded, context: int) -> list[Piece]:
 
 
 def score(documents: Sequence[Document], model: Scored, batch_size: int) -> Iterator[tuple[int, Score]]:
-    """The score of every document with its number, as they are finished: the longest first, `batch_size` passes at a time.
+    """The score of every document with its number, as they are finished: see `score_encoded`."""
+    return score_encoded([encode(document, model) for document in documents], model, batch_size)
+
+
+def score_encoded(encoded: Sequence[Encoded], model: Scored, batch_size: int) -> Iterator[tuple[int, Score]]:
+    """The score of every document with its number: the longest first, `batch_size` passes at a time.
 
     Documents of nearly one length make a batch, so little is padded; padding comes last, where nothing reads it.
     """
-    encoded = [encode(document, model) for document in documents]
     by_document = [pieces(number, item, model.context) for number, item in enumerate(encoded)]
-    order = sorted(range(len(documents)), key=lambda number: (-max(len(p.tokens) for p in by_document[number]), number))
+    longest = [max((len(piece.tokens) for piece in parts), default=0) for parts in by_document]
+    order = sorted(range(len(encoded)), key=lambda number: (-longest[number], number))
     queue = [piece for number in order for piece in by_document[number]]
     left = Counter(piece.document for piece in queue)
-    sums = dict.fromkeys(left, 0.0)
+    sums, greedy = dict.fromkeys(left, 0.0), dict.fromkeys(left, True)
+    for number in order:
+        if number not in left:  # an empty text
+            yield number, Score(0.0, 0, encoded[number].text_bytes, 0, 0, True)
     for start in range(0, len(queue), batch_size):
         batch = queue[start : start + batch_size]
-        for piece, nll in zip(batch, _nll(batch, model), strict=True):
+        for piece, (nll, likeliest) in zip(batch, _nll(batch, model), strict=True):
             sums[piece.document] += nll
+            greedy[piece.document] &= likeliest
             left[piece.document] -= 1
             if not left[piece.document]:
                 item, parts = encoded[piece.document], by_document[piece.document]
                 cut = len(item.prompt) - (len(parts[0].tokens) - parts[0].scored)
-                yield piece.document, Score(sums[piece.document], len(item.target), item.text_bytes, cut, len(parts))
+                size = (len(item.target), item.text_bytes)
+                yield piece.document, Score(sums[piece.document], *size, cut, len(parts), greedy[piece.document])
 
 
 @torch.no_grad()
-def _nll(batch: Sequence[Piece], model: Scored) -> list[float]:
-    """The sum over the scored tokens of each piece, in float64 over fp32 log-probabilities."""
+def _nll(batch: Sequence[Piece], model: Scored) -> list[tuple[float, bool]]:
+    """The sum over the scored tokens of each piece, in float64 over fp32 log-probabilities, and whether all are the likeliest."""
     length = max(len(piece.tokens) for piece in batch) - 1
     tokens = np.full((len(batch), length), model.eos, dtype=np.int64)
     rows, columns, targets = [], [], []
@@ -145,9 +156,12 @@ def _nll(batch: Sequence[Piece], model: Scored) -> list[float]:
     wanted = torch.from_numpy(np.concatenate(targets)).to(model.device)
     hidden = model.hidden(torch.from_numpy(tokens).to(model.device))[row_of.to(model.device), column_of.to(model.device)]
     step = max(1, CHUNK_LOGITS // model.vocab_size)
-    found = []
+    found, others = [], []
     for part, due in zip(torch.split(hidden, step), torch.split(wanted, step), strict=True):
         logits = model.logits(part).to(torch.promote_types(torch.float32, part.dtype))
         found.append(logits.logsumexp(-1) - logits.gather(-1, due[:, None]).squeeze(-1))
-    nll = torch.cat(found).cpu().double()
-    return torch.zeros(len(batch), dtype=torch.float64).index_add_(0, row_of, nll).tolist()
+        others.append(logits.argmax(-1) != due)
+    nll, other = torch.cat(found).cpu().double(), torch.cat(others).cpu().double()
+    zeros = torch.zeros(len(batch), dtype=torch.float64)
+    sums, unlikely = (zeros.index_add(0, row_of, values).tolist() for values in (nll, other))
+    return [(value, count == 0) for value, count in zip(sums, unlikely, strict=True)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from depthbench.build import build_model
+from depthbench.data.defaults import find_tokens
 from depthbench.errors import UserError
 from depthbench.model.transformer import Transformer
 from depthbench.study.store import RunFolder, find_runs
@@ -54,3 +55,22 @@ def _finished(folder: RunFolder) -> RunFolder:
         done = f" at step {state.step} of {folder.cell().recipe.steps}" if state.step else ""
         raise UserError(f"{folder.path} has no trained model: it is {state.status}{done}; train it to its end first")
     return folder
+
+
+def find_run(path: Path) -> RunFolder:
+    """The one finished run that `path` names. Raises `UserError` as `find_run_folders` does, and if there are several."""
+    folders = find_run_folders([path])
+    if len(folders) > 1:
+        raise UserError(f"{path} holds {len(folders)} finished runs; give one of them, such as {folders[0].path}")
+    return folders[0]
+
+
+def tokens_of(folder: RunFolder, data: str) -> Path:
+    """The token files that go with a run: `data`, or those of its training if they can be found."""
+    pinned = folder.cell().data
+    try:
+        return find_tokens(data or pinned.source, pinned.tokenizer)
+    except UserError as error:
+        if data:
+            raise
+        raise UserError(f"the data of {folder.path.name} is not found here ({error}); give --data FOLDER") from error
