@@ -12,8 +12,10 @@ from typing import BinaryIO
 
 import numpy as np
 
+from depthbench.data.job import SPLITS, Counts, Job, Part, split_of
+from depthbench.data.long_text import digest_of
 from depthbench.data.manifest import FORMAT, TOKEN_BYTES, Manifest, Shard, SourceRecord, Split, created_by, dtype_for
-from depthbench.data.parts import SPLITS, Counts, Job, Part, contents, split_of
+from depthbench.data.reading import contents
 from depthbench.data.sources import Source, SourceFile, hash_file
 from depthbench.data.tokenizer import TOKENIZER, Tokenizer
 from depthbench.errors import UserError
@@ -63,7 +65,7 @@ def check_early(files: Sequence[SourceFile], fraction: float) -> None:
     counts = {split: Counts() for split in SPLITS}
     for file in files:
         for content in contents(file):
-            counts[split_of(content, fraction)].documents += 1
+            counts[split_of(digest_of(content), fraction)].documents += 1
             if all(side.documents for side in counts.values()):
                 return
     check_sides(counts, fraction)

@@ -16,10 +16,11 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from depthbench.data.job import Job, Part
 from depthbench.data.join import TOKEN_FILES, check_early, join
 from depthbench.data.manifest import MANIFEST, Manifest, check_sizes, load_manifest, write_manifest
-from depthbench.data.parts import Job, Part, group, identity, load_part, make_part
-from depthbench.data.sources import Source, SourceFile, expand, hash_file
+from depthbench.data.parts import group, load_part, make_part
+from depthbench.data.sources import Source, SourceFile, expand, hash_file, identity
 from depthbench.data.tokenizer import TOKENIZER, Tokenizer, Untrained, find_tokenizer
 from depthbench.data.workers import in_order
 from depthbench.errors import UserError

@@ -10,7 +10,7 @@ The library that runs the last two is imported when one of them is used.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,6 +57,12 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> Tokens:
         """The ids of `text`, shape [n], without EOS. Raises `InexactError` if they do not stand for the text."""
 
+    def in_pieces(self, chunks: Iterator[str]) -> Iterator[str]:
+        """A text that comes in chunks, in pieces that are not too long to encode; the chunks do not decide where they are cut."""
+
+    def encode_all(self, pieces: Sequence[str]) -> Iterator[Tokens]:
+        """The ids of each piece, as `encode` gives them."""
+
     def decode(self, ids: Sequence[int] | Tokens) -> str:
         """The text of `ids`; EOS gives no text."""
 
@@ -83,6 +89,14 @@ class ByteTokenizer:
     def encode(self, text: str) -> NDArray[np.uint16]:
         """The UTF-8 bytes of `text`, shape [n]."""
         return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint16)
+
+    def in_pieces(self, chunks: Iterator[str]) -> Iterator[str]:
+        """The chunks themselves."""
+        return chunks
+
+    def encode_all(self, pieces: Sequence[str]) -> Iterator[NDArray[np.uint16]]:
+        """One after the other."""
+        return map(self.encode, pieces)
 
     def decode(self, ids: Sequence[int] | Tokens) -> str:
         """The text of `ids`; bytes that are no UTF-8 (a model may write some) become U+FFFD."""
