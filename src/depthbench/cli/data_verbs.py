@@ -21,6 +21,8 @@ def prepare(verb: arguments.DataPrepare) -> int:
         raise UserError("give at least one file, folder or stdlib, for instance: depthbench data prepare stdlib --out data/stdlib")
     if verb.workers < 0:
         raise UserError(f"workers must be at least 1, or 0 to choose, got {verb.workers}")
+    if verb.validation and verb.validation_fraction != arguments.DataPrepare(sources=()).validation_fraction:
+        raise UserError("--validation and --validation-fraction both say what is kept for validation; give one")
     prepare_tokens(
         list(verb.sources),
         verb.out,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import zlib
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from depthbench.errors import UserError
 
@@ -49,12 +51,12 @@ class HashedFile(io.RawIOBase):
 
 
 class ZstdFile(io.RawIOBase):
-    """What a Zstandard file, opened as `raw`, holds: one frame or several."""
+    """What a Zstandard file, opened as `raw`, holds: one frame or several. A broken one gives all that comes before the damage."""
 
     def __init__(self, raw: HashedFile):
-        import pyarrow
-
-        self.stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, mode="r"), "zstd")
+        self.raw, self.stream = raw, zstd_stream(raw)
+        self.given = 0
+        self.rest: tuple[bytes, BrokenZstdError] | None = None
 
     def readable(self) -> bool:
         """Always."""
@@ -62,12 +64,46 @@ class ZstdFile(io.RawIOBase):
 
     def readinto(self, buffer: Buffer, /) -> int:
         """Fill `buffer`; 0 at the end. Raises `BrokenZstdError`."""
-        try:
-            return int(self.stream.readinto(buffer))
-        except OSError as error:
-            if error.errno is not None:  # the disk's own
-                raise
-            raise BrokenZstdError(error) from error
+        view = memoryview(buffer).cast("B")
+        if self.rest is None:
+            try:
+                count = int(self.stream.readinto(view))
+                self.given += count
+                return count
+            except OSError as error:
+                if error.errno is not None:  # the disk's own
+                    raise
+                self.rest = before_damage(self.raw, self.given), BrokenZstdError(error)
+        rest, error = self.rest
+        if not rest:
+            raise error
+        found, self.rest = rest[: len(view)], (rest[len(view) :], error)
+        view[: len(found)] = found
+        return len(found)
+
+    def close(self) -> None:
+        """Close the file underneath too."""
+        self.raw.close()
+        super().close()
+
+
+def zstd_stream(raw: io.RawIOBase) -> Any:
+    """The content of a Zstandard file."""
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, mode="r"), "zstd")
+
+
+def before_damage(raw: HashedFile, start: int) -> bytes:
+    """What a broken Zstandard file holds from `start` on: the library drops the last of it when it finds the damage."""
+    found = bytearray()
+    with io.FileIO(os.fspath(raw.file.name)) as file, suppress(OSError):
+        stream = zstd_stream(file)
+        while start:
+            start -= len(stream.read(min(start, 2**16)))
+        while byte := stream.read(1):
+            found += byte
+    return bytes(found)
 
 
 def open_hashed(path: Path) -> HashedFile:
