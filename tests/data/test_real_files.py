@@ -123,7 +123,7 @@ def test_broken_zstandard_is_named(tmp_path, spoil, name):
 
 def test_a_truncated_stream_says_how_far_it_got(tmp_path):
     (tmp_path / "a.jsonl.zst").write_bytes(zstd(rows(["a", "b"])) + zstd(rows(["c"]))[:-3])
-    with pytest.raises(UserError, match=r"a\.jsonl\.zst, line 4: broken zstd"):
+    with pytest.raises(UserError, match=r"a\.jsonl\.zst, line 3: broken zstd"):
         read(tmp_path / "a.jsonl.zst")
 
 

@@ -74,10 +74,10 @@ class ZstdFile(io.RawIOBase):
                 if error.errno is not None:  # the disk's own
                     raise
                 self.rest = before_damage(self.raw, self.given), BrokenZstdError(error)
-        rest, error = self.rest
+        rest, damage = self.rest
         if not rest:
-            raise error
-        found, self.rest = rest[: len(view)], (rest[len(view) :], error)
+            raise damage
+        found, self.rest = rest[: len(view)], (rest[len(view) :], damage)
         view[: len(found)] = found
         return len(found)
 
