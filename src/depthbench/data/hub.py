@@ -15,7 +15,7 @@ from typing import Any
 from depthbench.errors import UserError
 
 HUB = "hf:"
-NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+SOURCE = re.compile(r"hf:[\w.-]+(/[\w.-]+)?(:[\w.-]+|:[\w.-]*:[\w.-]+)?")
 
 
 class Rows:
@@ -63,8 +63,7 @@ BY_HAND = "download its parquet files where there is a network, and give them as
 
 def check_name(source: str) -> None:
     """Raise `UserError` unless `source` names a data set."""
-    name, *rest = source.removeprefix(HUB).split(":")
-    if not NAME.fullmatch(name) or len(rest) > 2 or not all(rest[:1] + rest[1:2] or ["-"]):
+    if not SOURCE.fullmatch(source):
         raise UserError(f"cannot read source {source!r}; write hf:owner/name, hf:owner/name:config or hf:owner/name:config:split")
 
 
