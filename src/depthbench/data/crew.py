@@ -65,7 +65,7 @@ class Count:
         documents, tokens = part.so_far
         self.documents += documents
         self.tokens += tokens
-        self.finished += self.missing[number].bytes
+        self.finished += self.missing[number].bytes or part.train.bytes + part.validation.bytes  # no file: the text itself
 
     @property
     def bytes(self) -> int:

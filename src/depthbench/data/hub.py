@@ -24,7 +24,7 @@ class Rows:
     def __init__(self, source: str):
         self.source = source
         self.hash = hashlib.sha256()
-        self.done = 0
+        self.done = 0  # bytes of text, for progress
 
     def __enter__(self) -> Rows:
         return self
@@ -42,6 +42,7 @@ class Rows:
             if text is not None and not isinstance(text, str):
                 raise UserError(f"{self.source}, row {number}: {column!r} must be a string, got {type(text).__name__}")
             content = b"" if text is None else text.encode()
+            self.done += len(content)
             self.hash.update(b"-" if text is None else b"%d:%b" % (len(content), content))
             yield text
 
@@ -88,9 +89,11 @@ def advice(error: Exception) -> str:
         chain = chain.__cause__ or chain.__context__
     if "Gated" in names or "gated" in names or "401" in names:
         return f"if it is gated, accept its terms on its page and log in by: hf auth login; or {BY_HAND}"
+    if isinstance(error, ConnectionError):
+        return f"check the network; or {BY_HAND}"
     if "NotFound" in names or "doesn't exist" in names:
         return f"check owner, name, config and split; or {BY_HAND}"
-    return f"check the network; or {BY_HAND}"
+    return BY_HAND
 
 
 def fetch_tokenizer(name: str) -> Path:

@@ -77,7 +77,7 @@ def tokenize(job: Job, part: Part, out: dict[str, BinaryIO]) -> None:
             with opened(file) as raw:
                 for number, document in enumerate(read(raw, file), 1):
                     writer.add(document, file, number)
-                    writer.tell(before + min(raw.done, file.bytes))
+                    writer.tell(before + min(raw.done, file.bytes or raw.done))
         except NotTextError as reason:
             if file.named:
                 raise no_text(file, reason) from reason
