@@ -222,7 +222,8 @@ def main(options: Options) -> None:
         return
     print(describe(where))
     print(
-        f"{options.megabytes} MB of text in {options.files} parquet files, BPE of {options.entries} entries, {options.workers} workers;"
+        f"{options.megabytes} MB of text in {options.files} parquet files,"
+        f" BPE of {options.entries} entries, {options.workers} workers;"
         f" medians and quartiles over {options.rounds} rounds\n"
     )
     show(rates, peaks, options.memory_megabytes)

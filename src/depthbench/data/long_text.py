@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from depthbench.errors import UserError
 
-HELD = 32 * 2**20  # bytes of a plain file that is held whole
+HELD = 8 * 2**20  # bytes of a plain file that is held whole
 CHUNK = 2**20
 
 
