@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -74,11 +75,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Speed:
-    """One way: megabytes of text a second, and how many times as fast `data prepare` is."""
+    """One way: megabytes of text a second, how many times as fast `data prepare` is, and seconds of all cores that it took."""
 
     way: str
     rate: Spread
     ratio: Spread
+    cpu: Spread
 
 
 @dataclass(frozen=True)
@@ -132,18 +134,28 @@ def speeds(folder: Path, options: Options, tokenizer: Path) -> Iterator[Speed]:
         "encode_batch, one process, all cores": ([*peer, "batch", str(tokenizer), str(folder / "ids"), *paths], {}),
     }
     rates: dict[str, list[float]] = {way: [] for way in ways}
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
     with Progress("speed", options.rounds * len(ways)) as progress:
         for number in range(options.rounds):
             order = list(ways)[number % len(ways) :] + list(ways)[: number % len(ways)]
             for way in order:
                 command, environment = ways[way]
                 command = [str(folder / f"out{number}") if word == "" else word for word in command]
-                began = time.monotonic()
+                began, used = time.monotonic(), cpu_seconds()
                 subprocess.run(command, env=os.environ | environment, check=True, capture_output=True)
                 rates[way].append(size / 1e6 / (time.monotonic() - began))
+                seconds[way].append(cpu_seconds() - used)
                 progress.update(sum(map(len, rates.values())), way)
     for way, found in rates.items():
-        yield Speed(way, Spread.of(found), Spread.of([a / b for a, b in zip(rates[OURS], found, strict=True)]))
+        yield Speed(
+            way, Spread.of(found), Spread.of([a / b for a, b in zip(rates[OURS], found, strict=True)]), Spread.of(seconds[way])
+        )
+
+
+def cpu_seconds() -> float:
+    """Of all processes that were waited for, with theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def memories(folder: Path, options: Options, tokenizer: Path) -> Iterator[Memory]:
@@ -231,9 +243,9 @@ def main(options: Options) -> None:
 
 def show(rates: list[Speed], peaks: list[Memory], size: int) -> None:
     """Both tables."""
-    table = make_table("way", "MB/s", f"{OURS} is faster by")
+    table = make_table("way", "MB/s", f"{OURS} is faster by", "CPU seconds")
     for row in rates:
-        table.add_row(row.way, row.rate.text(), "" if row.way == OURS else row.ratio.text())
+        table.add_row(row.way, row.rate.text(), "" if row.way == OURS else row.ratio.text(), row.cpu.text(".1f"))
     console().print(table)
     table = make_table("one file", f"peak MiB, {size} MB", f"peak MiB, {10 * size} MB", "ratio")
     for memory in peaks:

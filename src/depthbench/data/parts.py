@@ -12,25 +12,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import BinaryIO
 
+from depthbench.data.documents import PARQUET
 from depthbench.data.job import SPLITS, Counts, Job, Part, split_of, tokenizer_of
 from depthbench.data.long_text import NotTextError
 from depthbench.data.manifest import DTYPES, Skipped, dtype_for
 from depthbench.data.reading import no_text, opened, read
 from depthbench.data.sources import SourceFile
+from depthbench.data.unpack import PACKED
 from depthbench.data.writer import Writer
 from depthbench.errors import UserError
 from depthbench.files import read_json, write_json, write_with
 
 GROUP_BYTES = 8 * 2**20
+DENSE = 4  # bytes of text in a byte of a packed file
 
 
 def group(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, ...]]:
-    """Consecutive files in groups of about `GROUP_BYTES`: small enough to lose little, large enough to cost little."""
+    """Consecutive files in groups of about `GROUP_BYTES` of text: small enough to lose little, large enough to cost little."""
     gathered: list[SourceFile] = []
     size = 0
     for file in files:
         gathered.append(file)
-        size += file.bytes + 4096  # an empty file costs time too
+        size += (
+            file.bytes * (DENSE if file.path.name.lower().endswith((*PACKED, PARQUET)) else 1) + 4096
+        )  # an empty one costs time too
         if size >= GROUP_BYTES:
             yield tuple(gathered)
             gathered, size = [], 0
