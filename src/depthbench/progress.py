@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from types import TracebackType
@@ -25,7 +26,8 @@ class Progress:
     """Counts work from `start` to `total` and says how far it is and how long the rest will take.
 
     Use as a context manager and call `update(done, note)`. It writes to stderr, so that stdout stays for results. The rate is
-    measured from where this process began, so a resumed run shows an honest ETA.
+    measured from where this process began, so a resumed run shows an honest ETA. A total of infinity means that
+    nobody knows it yet.
     """
 
     def __init__(self, title: str, total: float, *, start: float = 0, interval: float = 10.0, out: TextIO | None = None):
@@ -51,6 +53,8 @@ class Progress:
 
     def line(self, done: float, note: str, elapsed: float) -> str:
         """The text of one update."""
+        if self.total == math.inf:
+            return "  ".join(part for part in (self.title, note, duration(elapsed)) if part)
         share = min(done / self.total, 1.0) if self.total else 1.0
         fresh = done - self.start
         rest = f"eta {duration((self.total - done) * elapsed / fresh)}" if fresh > 0 and done < self.total else duration(elapsed)

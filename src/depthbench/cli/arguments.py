@@ -60,15 +60,26 @@ class DataPrepare:
     """
 
     sources: Annotated[Positional[tuple[str, ...]], tyro.conf.arg(metavar="SOURCE [SOURCE ...]")]
-    """Files or folders (.txt .md .py .jsonl, each also .gz), or stdlib."""
+    """Files or folders (.txt .md .py .jsonl, each also .gz or .zst; .parquet), stdlib, or hf:OWNER/NAME[:CONFIG[:SPLIT]]."""
     out: Path = field(default_factory=lambda: Path("data"))
     """Folder for the token files."""
     tokenizer: str = "bytes"
-    """bytes; bpe-8192 (any size), trained here on the training documents; or a byte-level path/to/tokenizer.json."""
+    """bytes; bpe-8192 (any size), trained here on the training documents; a byte-level path/to/tokenizer.json, or its folder; or
+    hf:OWNER/NAME for that of the Hugging Face hub."""
+    train_bpe: int = 0
+    """The same as --tokenizer bpe-N: train a byte-level BPE of so many entries here, always the same one for the same text."""
     eos: str = ""
     """Token of that file that ends a document; default: the usual one that it has, such as <|endoftext|>."""
     validation_fraction: float = 0.05
     """Share of documents, by hash, that is kept for validation."""
+    validation: tuple[str, ...] = ()
+    """Sources kept for validation instead, whole."""
+    duplicates: str = "refuse"
+    """What to do about training documents that are in --validation too: refuse, or drop them from training."""
+    text_column: str = "text"
+    """Column of .parquet, or key of .jsonl, that holds the text."""
+    shard_tokens: int = 2**28
+    """Most training tokens in one file; it changes neither batches nor fingerprint."""
     workers: int = 0
     """Processes; 0 to choose by size."""
     json: bool = False

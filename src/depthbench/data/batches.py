@@ -12,7 +12,6 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -20,21 +19,25 @@ from numpy.typing import ArrayLike, NDArray
 
 from depthbench.data.manifest import DTYPES, TOKEN_BYTES, Manifest, Split, check_sizes, load_manifest, mend
 from depthbench.data.permutation import permute
+from depthbench.data.shards import Sharded
+from depthbench.data.shards import Stored as Stored
 from depthbench.data.sources import hash_file
 from depthbench.errors import UserError
 
 TRAIN_HASH_BYTES = 2**30  # training tokens up to this size are hashed whenever they are opened
 
-Stored = NDArray[np.unsignedinteger[Any]]
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)
 class TokenData:
-    """A folder of token files, opened: `train` and `validation` are memory maps, shape [tokens]; `token_bytes` is [vocab_size]."""
+    """A folder of token files, opened: `train` and `validation` are memory maps, shape [tokens]; `token_bytes` is [vocab_size].
+
+    Training tokens in several files are `Sharded`: several maps, one stream.
+    """
 
     manifest: Manifest
-    train: Stored
+    train: Stored | Sharded
     validation: Stored
     token_bytes: NDArray[np.int64]
 
@@ -49,26 +52,37 @@ class TokenData:
         check_sizes(dir, manifest)
         train, validation = (mapped(dir, split, manifest) for split in (manifest.train, manifest.validation))
         check_tokens(dir, manifest.validation, validation, manifest)
-        if verify or train.nbytes <= TRAIN_HASH_BYTES:
+        if verify or sum(map.nbytes for map in train) <= TRAIN_HASH_BYTES:
             check_tokens(dir, manifest.train, train, manifest)
-        return TokenData(manifest, train, validation, load_token_bytes(dir, manifest))
+        (only,) = validation
+        return TokenData(manifest, train[0] if len(train) == 1 else Sharded(train), only, load_token_bytes(dir, manifest))
 
     def bytes_of(self, tokens: ArrayLike) -> int:
         """UTF-8 bytes that `tokens` (any shape) stand for, EOS 0: what divides summed nats / ln 2 to give bits per byte."""
         return int(self.token_bytes[np.asarray(tokens)].sum())
 
 
-def mapped(dir: Path, split: Split, manifest: Manifest) -> Stored:
-    """The tokens of one split as a memory map, shape [tokens]."""
-    return np.memmap(dir / split.shards[0].file, dtype=DTYPES[manifest.dtype], mode="r")
+def mapped(dir: Path, split: Split, manifest: Manifest) -> list[Stored]:
+    """The shards of one split as memory maps, shape [tokens] each."""
+    return [np.memmap(dir / shard.file, dtype=DTYPES[manifest.dtype], mode="r") for shard in split.shards]
 
 
-def check_tokens(dir: Path, split: Split, tokens: Stored, manifest: Manifest) -> None:
-    """Raise `UserError` unless the file has its manifest's hash and holds only ids of the vocabulary."""
-    path = dir / split.shards[0].file
-    if hashlib.sha256(tokens.data).hexdigest() != split.sha256:
-        raise UserError(f"{path} does not have the hash in its manifest, so it was changed or damaged; {mend(dir)}")
-    check_ids(tokens, manifest.vocab_size, path)
+def check_tokens(dir: Path, split: Split, maps: list[Stored], manifest: Manifest) -> None:
+    """Raise `UserError` unless each file has its manifest's hash and holds only ids of the vocabulary."""
+    total = hashlib.sha256()
+    for shard, tokens in zip(split.shards, maps, strict=True):
+        total.update(tokens.data)
+        own = total if len(maps) == 1 else hashlib.sha256(tokens.data)
+        if own.hexdigest() != shard.sha256:
+            raise changed(dir / shard.file, dir)
+        check_ids(tokens, manifest.vocab_size, dir / shard.file)
+    if total.hexdigest() != split.sha256:
+        raise changed(dir / split.shards[0].file, dir)
+
+
+def changed(path: Path, dir: Path) -> UserError:
+    """The error for a file that is not what its manifest says."""
+    return UserError(f"{path} does not have the hash in its manifest, so it was changed or damaged; {mend(dir)}")
 
 
 def check_ids(tokens: Stored, vocab_size: int, where: object) -> None:
@@ -81,14 +95,14 @@ def load_token_bytes(dir: Path, manifest: Manifest) -> NDArray[np.int64]:
     """The UTF-8 length of each id, shape [vocab_size]."""
     path = dir / TOKEN_BYTES
     if hash_file(path) != manifest.token_bytes_sha256:
-        raise UserError(f"{path} does not have the hash in its manifest, so it was changed or damaged; {mend(dir)}")
+        raise changed(path, dir)
     lengths = np.load(path, allow_pickle=False)
     if lengths.shape != (manifest.vocab_size,):
         raise UserError(f"{path} has shape {lengths.shape}, the vocabulary has {manifest.vocab_size} ids; {mend(dir)}")
     return np.asarray(lengths, dtype=np.int64)
 
 
-def count_windows(side: str, tokens: Stored, context: int) -> int:
+def count_windows(side: str, tokens: Stored | Sharded, context: int) -> int:
     """How many windows the tokens of a side hold. Raises `UserError` if there is none."""
     if context < 1:
         raise UserError(f"context must be at least 1, got {context}")
@@ -126,6 +140,8 @@ def training_batch(data: TokenData, *, context: int, batch_size: int, seed: int,
     row = step * batch_size + np.arange(batch_size)[rows if rows is not None else slice(None)]
     epoch, place = np.divmod(row, n_windows)
     choice = permute(place, n_windows, seed, epoch)
+    if isinstance(data.train, Sharded):
+        return split_windows(data.train.windows(choice * context, context + 1), data.manifest.vocab_size)
     return split_windows(windows(data.train, context)[choice], data.manifest.vocab_size)
 
 

@@ -43,13 +43,20 @@ def alphabet() -> dict[str, int]:
 
 def cut(text: str) -> Iterator[str]:
     """`text` in pieces of at most `PIECE` characters, each but the last up to the end of a line if a line ends in it."""
-    start = 0
-    while start < len(text):
-        end = start + PIECE
-        if end < len(text):
-            end = text.rfind("\n", start, end) + 1 or end
-        yield text[start:end]
-        start = end
+    return recut(iter([text]))
+
+
+def recut(chunks: Iterator[str]) -> Iterator[str]:
+    """The pieces of a text that comes in chunks: those of `cut`, wherever the chunks end."""
+    text, start = "", 0
+    for chunk in chunks:
+        text, start = text[start:] + chunk, 0
+        while len(text) - start > PIECE:
+            end = text.rfind("\n", start, start + PIECE) + 1 or start + PIECE
+            yield text[start:end]
+            start = end
+    if start < len(text):
+        yield text[start:]
 
 
 class BpeTokenizer:
@@ -77,11 +84,19 @@ class BpeTokenizer:
 
         Raises `InexactError` if the ids stand for another text.
         """
-        return np.concatenate([np.empty(0, dtype=np.uint32), *map(self.encode_piece, cut(text))])
+        return np.concatenate([np.empty(0, dtype=np.uint32), *self.encode_all(list(cut(text)))])
 
-    def encode_piece(self, text: str) -> NDArray[np.uint32]:
-        """The ids of a text that is not too long for the library."""
-        ids = self.core.encode(text, add_special_tokens=False).ids
+    def in_pieces(self, chunks: Iterator[str]) -> Iterator[str]:
+        """See `recut`."""
+        return recut(chunks)
+
+    def encode_all(self, pieces: Sequence[str]) -> Iterator[NDArray[np.uint32]]:
+        """The ids of each piece. The library uses its threads if TOKENIZERS_PARALLELISM lets it."""
+        encoded = self.core.encode_batch_fast(list(pieces), add_special_tokens=False)
+        return (self.exact(text, encoding.ids) for text, encoding in zip(pieces, encoded, strict=True))
+
+    def exact(self, text: str, ids: list[int]) -> NDArray[np.uint32]:
+        """The ids, compared with the text that they are of."""
         found, due = b"".join(map(self.pieces.__getitem__, ids)), text.encode()
         normalizer = self.core.normalizer
         if found != due and not (normalizer and found == normalizer.normalize_str(text).encode()):

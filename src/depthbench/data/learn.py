@@ -13,11 +13,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from depthbench.data.bpe import USUAL_EOS, cut
-from depthbench.data.parts import contents, is_validation
+from depthbench.data.bpe import USUAL_EOS, recut
+from depthbench.data.held_out import is_held_out
+from depthbench.data.job import split_of
+from depthbench.data.long_text import chunks_of, digest_of
+from depthbench.data.reading import contents
 from depthbench.data.sources import SourceFile
 from depthbench.errors import UserError
 from depthbench.progress import Progress
@@ -30,7 +34,7 @@ LONGEST = 128  # characters of a run
 SPACES, RUN = re.compile(rf"\s{{{LONGEST}}}"), re.compile(rf"\S{{{LONGEST}}}|\s{{{LONGEST}}}")
 
 
-def learn(files: Sequence[SourceFile], entries: int, fraction: float, quiet: bool) -> bytes:
+def learn(files: Sequence[SourceFile], entries: int, fraction: float, quiet: bool, held_out: Path | None = None) -> bytes:
     """The content of the tokenizer.json of a BPE with `entries` ids: EOS, every byte, and merges.
 
     Pre-tokenized as GPT-2 is; spaces, line ends and all other text are kept. Raises `UserError` if there is too little text.
@@ -47,7 +51,7 @@ def learn(files: Sequence[SourceFile], entries: int, fraction: float, quiet: boo
     )
     total = min(sum(file.bytes for file in files), SAMPLE_BYTES)
     with Progress(f"training bpe-{entries}", total) as progress:
-        core.train_from_iterator(shown(sample(files, fraction), progress, quiet), trainer)
+        core.train_from_iterator(shown(sample(files, fraction, held_out), progress, quiet), trainer)
     if (found := core.get_vocab_size()) < entries:
         raise UserError(
             f"too little training text for bpe-{entries}: it gives {found} entries, bytes and EOS included;"
@@ -68,7 +72,7 @@ def shown(texts: Iterator[str], progress: Progress, quiet: bool) -> Iterator[str
         progress.update(progress.total, f"merging ({done / 1e6:.1f} MB read)")
 
 
-def sample(files: Sequence[SourceFile], fraction: float) -> Iterator[str]:
+def sample(files: Sequence[SourceFile], fraction: float, held_out: Path | None = None) -> Iterator[str]:
     """The text to train on, in pieces of moderate size; see the top of this file."""
     left = SAMPLE_BYTES
     share = SAMPLE_BYTES // max(1, min(len(files), FEWEST_FILES))
@@ -77,12 +81,15 @@ def sample(files: Sequence[SourceFile], fraction: float) -> Iterator[str]:
             return
         room = min(share, left)
         for document in contents(file):
-            if is_validation(document, fraction):
+            digest = digest_of(document)
+            if split_of(digest, fraction) == "validation" or is_held_out(digest, held_out):
                 continue
-            taken = document[:room]
-            for piece in cut(taken.decode(errors="ignore")):  # a character may be cut at the end
-                yield from cut_runs(piece)
-            room, left = room - len(taken), left - len(taken)
+            for piece in recut(chunks_of(document)):
+                taken = piece.encode()[:room]
+                yield from cut_runs(taken.decode(errors="ignore"))  # a character may be cut at the end
+                room, left = room - len(taken), left - len(taken)
+                if not room:
+                    break
             if not room:
                 break
 

@@ -33,7 +33,10 @@ class Shard:
 
 @dataclass(frozen=True)
 class Split:
-    """One side of the split. `bytes` are UTF-8 bytes of text (EOS counts 0); `sha256` is over all its tokens in order."""
+    """One side of the split. `bytes` are UTF-8 bytes of text (EOS counts 0); `sha256` is over all its tokens in order.
+
+    Validation has one shard; training may have several, which together are one stream of tokens.
+    """
 
     documents: int
     tokens: int
@@ -84,6 +87,10 @@ class Manifest:
     ignored: dict[str, int]  # how many files were passed over, by ending
     created_by: str
     python: str
+    text_column: str = "text"
+    null_documents: int = 0  # rows that hold no text
+    validation_sources: tuple[SourceRecord, ...] = ()  # kept for validation whole; then the fraction is 0
+    duplicates_dropped: int = 0  # training documents that are validation documents too
 
     @property
     def fingerprint(self) -> str:
@@ -97,8 +104,10 @@ class Manifest:
 
 
 def write_manifest(manifest: Manifest, dir: Path) -> None:
-    """Atomically write the manifest, with its fingerprint, to the folder."""
-    write_json(dir / MANIFEST, {"fingerprint": manifest.fingerprint, **asdict(manifest)})
+    """Atomically write the manifest, with its fingerprint, to the folder. What has its default is left out."""
+    usual = {field.name for field in fields(manifest) if getattr(manifest, field.name) == field.default}
+    content = {name: value for name, value in asdict(manifest).items() if name not in usual}
+    write_json(dir / MANIFEST, {"fingerprint": manifest.fingerprint, **content})
 
 
 def load_manifest(dir: Path) -> Manifest:
@@ -115,6 +124,7 @@ def load_manifest(dir: Path) -> Manifest:
         if version > FORMAT:
             raise UserError(f"{path} has format {version}, newer than {FORMAT}, the newest this version reads; update depthbench")
         fingerprint = content.pop("fingerprint")
+        content.setdefault("validation_sources", ())
         manifest = Manifest(**content | {name: read(content[name]) for name, read in NESTED.items()})
         check_consistent(manifest)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -129,10 +139,16 @@ def read_split(content: dict[str, Any]) -> Split:
     return Split(**content | {"shards": tuple(Shard(**shard) for shard in content["shards"])})
 
 
+def read_sources(content: list[dict[str, Any]]) -> tuple[SourceRecord, ...]:
+    """Source records from JSON."""
+    return tuple(SourceRecord(**source) for source in content)
+
+
 NESTED: dict[str, Any] = {
     "train": read_split,
     "validation": read_split,
-    "sources": lambda content: tuple(SourceRecord(**source) for source in content),
+    "sources": read_sources,
+    "validation_sources": read_sources,
     "skipped": lambda content: tuple(Skipped(**file) for file in content),
 }
 
@@ -147,10 +163,13 @@ def check_consistent(manifest: Manifest) -> None:
     if not 0 <= manifest.eos < manifest.vocab_size:
         raise ValueError(f"EOS {manifest.eos} is not below the vocabulary size {manifest.vocab_size}")
     for split in (manifest.train, manifest.validation):
-        if split.tokens < 1 or len(split.shards) != 1 or split.tokens != split.shards[0].tokens:
+        counts = [shard.tokens for shard in split.shards]
+        if split.tokens < 1 or min(counts, default=0) < 1 or split.tokens != sum(counts):
             raise ValueError("the token counts of split and shards differ")
-        if Path(split.shards[0].file).name != split.shards[0].file:
-            raise ValueError(f"the shard {split.shards[0].file!r} lies outside the folder")
+        if odd := [shard.file for shard in split.shards if Path(shard.file).name != shard.file]:
+            raise ValueError(f"the shard {odd[0]!r} lies outside the folder")
+    if len(manifest.validation.shards) != 1:
+        raise ValueError("the validation tokens are not in one file")
 
 
 def item_bytes(manifest: Manifest) -> int:
@@ -158,18 +177,19 @@ def item_bytes(manifest: Manifest) -> int:
     return int(DTYPES[manifest.dtype][-1])
 
 
-def check_sizes(dir: Path, manifest: Manifest) -> None:
-    """Raise `UserError` unless every token file is there and as long as the manifest says."""
+def check_sizes(dir: Path, manifest: Manifest, hint: str = "") -> None:
+    """Raise `UserError`, with a hint what to do, unless every token file is there and as long as the manifest says."""
+    hint = hint or mend(dir)
     for split in (manifest.train, manifest.validation):
         for shard in split.shards:
             path = dir / shard.file
             try:
                 size = os.stat(path).st_size
             except OSError as error:
-                raise UserError(f"cannot read {path}: {error.strerror}; {mend(dir)}") from error
+                raise UserError(f"cannot read {path}: {error.strerror}; {hint}") from error
             if size != shard.tokens * item_bytes(manifest):
                 due = shard.tokens * item_bytes(manifest)
-                raise UserError(f"{path} has {size} bytes, its manifest says {due}; {mend(dir)}")
+                raise UserError(f"{path} has {size} bytes, its manifest says {due}; {hint}")
 
 
 def mend(dir: Path) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from depthbench.data.batches import TokenData
-from depthbench.data.manifest import Manifest, Split, check_sizes, load_manifest
+from depthbench.data.manifest import Manifest, SourceRecord, Split, check_sizes, load_manifest
 from depthbench.data.tokenizer import folder_tokenizer
 
 
@@ -37,17 +37,23 @@ def facts(manifest: Manifest) -> dict[str, Any]:
         "dtype": manifest.dtype,
         "train": side(manifest.train),
         "validation": side(manifest.validation) | {"fraction_asked": manifest.validation_fraction},
-        "sources": [
-            {"name": source.name, "files": len(source.files), "bytes": source.bytes, "sha256": source.sha256}
-            for source in manifest.sources
-        ],
+        "sources": [of_source(source) for source in manifest.sources],
+        "validation_sources": [of_source(source) for source in manifest.validation_sources],
+        "text_column": manifest.text_column,
         "skipped": [asdict(file) for file in manifest.skipped],
         "empty_documents": manifest.empty_documents,
+        "null_documents": manifest.null_documents,
+        "duplicates_dropped": manifest.duplicates_dropped,
         "ignored": manifest.ignored,
         "format": manifest.format,
         "created_by": manifest.created_by,
         "python": manifest.python,
     }
+
+
+def of_source(source: SourceRecord) -> dict[str, Any]:
+    """A source without its files."""
+    return {"name": source.name, "files": len(source.files), "bytes": source.bytes, "sha256": source.sha256}
 
 
 def side(split: Split) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Sources: what the words after `depthbench data prepare` mean, expanded to a sorted list of files.
 
 A source is the word `stdlib` (the source text of the running Python's standard library: real English and code on every
-machine, no download), a file, or a folder. A folder of that name is written `./stdlib`.
+machine, no download), a file, a folder, or a data set of the Hugging Face hub as `hf:owner/name`. A folder called like the word is
+written `./stdlib`.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import os
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
+from typing import Any
 
-from depthbench.data.documents import ENDINGS, ending
+from depthbench.data.documents import ENDINGS, TEXT_COLUMN, ending
+from depthbench.data.hub import HUB, check_name
 from depthbench.errors import UserError
 
 STDLIB = "stdlib"
+KEPT = "(kept for validation)"
 STDLIB_ENDINGS = (".py", ".txt")
 # installed packages, compiled files, and what the build of this very Python wrote: its paths and compiler flags would make
 # the text depend on where Python is installed
@@ -35,6 +39,7 @@ class SourceFile:
     named: bool  # the user named this very file, so a problem with it is an error and never skipped
     bytes: int
     modified_ns: int
+    column: str = TEXT_COLUMN  # the text of a row, where a file has rows
 
 
 @dataclass(frozen=True)
@@ -46,21 +51,36 @@ class Source:
     ignored: Counter[str]
 
 
-def expand(sources: Sequence[str], leave_out: Path | None = None) -> list[Source]:
-    """The files of every source, sorted inside a source by name, sources in the order given.
+def expand(sources: Sequence[str], leave_out: Path | None = None, column: str = TEXT_COLUMN) -> list[Source]:
+    """The files of every source, sorted inside a source by name, sources in the order given; `column` names the text of a row.
 
     Names are relative to the source, so they do not depend on where it lies. The folder `leave_out` (where the tokens go, often
     inside the corpus) is not looked into. Raises `UserError` for a source that does not exist, cannot be read or has no text.
     """
     if not sources:
         raise UserError(f"no source given; name files, folders or the word {STDLIB!r}")
-    return [expand_one(source, leave_out) for source in sources]
+    found = [expand_one(source, leave_out) for source in sources]
+    return [replace(source, files=tuple(replace(file, column=column) for file in source.files)) for source in found]
+
+
+def without_files(sources: list[Source], kept: Sequence[SourceFile]) -> list[Source]:
+    """The sources without the very files of `kept`, which they count as ignored."""
+    closed = {os.path.realpath(file.path) for file in kept}
+    found = []
+    for source in sources:
+        files = tuple(file for file in source.files if os.path.realpath(file.path) not in closed)
+        gone = Counter({KEPT: len(source.files) - len(files)}) if len(files) < len(source.files) else Counter[str]()
+        found.append(replace(source, files=files, ignored=source.ignored + gone))
+    return found
 
 
 def expand_one(source: str, leave_out: Path | None) -> Source:
     """Expand one source; see `expand`."""
     if source == STDLIB:
         return folder_source(STDLIB, Path(sysconfig.get_path("stdlib")), STDLIB_ENDINGS, leave_out, NOT_STDLIB)
+    if source.startswith(HUB):
+        check_name(source)
+        return Source(source, (SourceFile(Path(source), source, source, named=True, bytes=0, modified_ns=0),), Counter())
     path = Path(os.path.abspath(source))  # not resolved: a link is called what the user calls it
     try:
         mode = path.stat().st_mode
@@ -130,3 +150,11 @@ def hash_file(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def identity(files: Sequence[SourceFile]) -> list[list[Any]]:
+    """What tells files from others and from what they were: one that was changed since has another size or time."""
+    return [
+        [str(file.path), file.label, file.named, file.bytes, file.modified_ns, file.column][: 5 + (file.column != TEXT_COLUMN)]
+        for file in files
+    ]

@@ -2,15 +2,16 @@
 
     bytes                     one id for each UTF-8 byte
     bpe-8192                  a byte-level BPE of that many entries (any size), which `prepare` trains on its training documents
-    path/to/tokenizer.json    a trained byte-level tokenizer in the format of Hugging Face tokenizers
+    path/to/tokenizer.json    a trained byte-level tokenizer in the format of Hugging Face tokenizers, or a folder with that file
+    hf:NAME or owner/name     the tokenizer.json of that name on the Hugging Face hub, or in its cache
 
-The library that runs the last two is imported when one of them is used.
+The library that runs the last three is imported when one of them is used.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from depthbench.data.hub import HUB, fetch_tokenizer
 from depthbench.data.manifest import load_manifest, mend
 from depthbench.errors import UserError, unknown
 from depthbench.files import content_hash
@@ -57,6 +59,12 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> Tokens:
         """The ids of `text`, shape [n], without EOS. Raises `InexactError` if they do not stand for the text."""
 
+    def in_pieces(self, chunks: Iterator[str]) -> Iterator[str]:
+        """A text that comes in chunks, in pieces that are not too long to encode; the chunks do not decide where they are cut."""
+
+    def encode_all(self, pieces: Sequence[str]) -> Iterator[Tokens]:
+        """The ids of each piece, as `encode` gives them."""
+
     def decode(self, ids: Sequence[int] | Tokens) -> str:
         """The text of `ids`; EOS gives no text."""
 
@@ -83,6 +91,14 @@ class ByteTokenizer:
     def encode(self, text: str) -> NDArray[np.uint16]:
         """The UTF-8 bytes of `text`, shape [n]."""
         return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint16)
+
+    def in_pieces(self, chunks: Iterator[str]) -> Iterator[str]:
+        """The chunks themselves."""
+        return chunks
+
+    def encode_all(self, pieces: Sequence[str]) -> Iterator[NDArray[np.uint16]]:
+        """One after the other."""
+        return map(self.encode, pieces)
 
     def decode(self, ids: Sequence[int] | Tokens) -> str:
         """The text of `ids`; bytes that are no UTF-8 (a model may write some) become U+FFFD."""
@@ -113,8 +129,9 @@ class Untrained:
         return f"bpe-{self.entries}"
 
 
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 TOKENIZERS = {"bytes": ByteTokenizer}
-VALID = (*TOKENIZERS, "bpe-8192", f"path/to/{TOKENIZER}")
+VALID = (*TOKENIZERS, "bpe-8192", f"path/to/{TOKENIZER}", "hf:owner/name")
 
 
 def find_tokenizer(name: str, eos: str = "") -> Tokenizer | Untrained:
@@ -124,8 +141,12 @@ def find_tokenizer(name: str, eos: str = "") -> Tokenizer | Untrained:
     """
     entries = bpe_entries(name)
     if name not in TOKENIZERS and entries is None:  # a folder may be called bytes or bpe-8192, but is not meant then
-        if name.endswith(".json") or Path(name).is_dir():
+        if name.endswith(".json"):
             return read_named(Path(name), eos)
+        if Path(name).is_dir():
+            return read_named(Path(name, TOKENIZER) if Path(name, TOKENIZER).exists() else Path(name), eos)
+        if name.startswith(HUB) or HUB_NAME.fullmatch(name):
+            return read_hub(name.removeprefix(HUB), eos)
         raise unknown("tokenizer", name, VALID)
     if eos:
         raise UserError(f"--eos {eos} goes with a {TOKENIZER}; {name!r} has an EOS of its own")
@@ -149,6 +170,16 @@ def read_named(path: Path, eos: str) -> Tokenizer:
     if path.stem in TOKENIZERS or bpe_entries(path.stem) is not None:
         raise UserError(f"{path} has the name of another tokenizer, {path.stem!r}; rename the file")
     return read_tokenizer(path, path.stem, eos)
+
+
+def read_hub(name: str, eos: str) -> Tokenizer:
+    """The tokenizer of `owner/name` on the hub, called by the last part of its name."""
+    from depthbench.data.bpe import read_tokenizer
+
+    label = name.rpartition("/")[2]
+    if not label or label in TOKENIZERS or bpe_entries(label) is not None:
+        raise UserError(f"{HUB}{name} names no tokenizer of the hub, or has the name of another; write {HUB}owner/name")
+    return read_tokenizer(fetch_tokenizer(name), label, eos)
 
 
 def load_tokenizer(name: str, eos: str = "") -> Tokenizer:

@@ -12,30 +12,52 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar, cast
 
 from depthbench.errors import UserError
 
+DONE, TOLD, FAILED = "done", "told", "failed"
+
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
-def in_order(function: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> Generator[Result, None, None]:
+def in_order(
+    function: Callable[[Job], Result], jobs: Sequence[Job], workers: int, hear: Callable[[int, Any], None] | None = None
+) -> Generator[Result, None, None]:
     """`function` of each job, in the order of the jobs, by up to `workers` processes (in this one if one is enough).
 
-    An exception in a worker is raised here. Raises `UserError` if a worker dies.
+    What a job tells on its way (see `tell`) goes to `hear`, with the number of the job. An exception in a worker is raised here.
+    Raises `UserError` if a worker dies.
     """
+    global _speak
     workers = min(workers, len(jobs))
     if workers < 2:
-        yield from map(function, jobs)
+        for number, job in enumerate(jobs):
+            _speak = partial(hear, number) if hear else None
+            try:
+                result = function(job)
+            finally:
+                _speak = None
+            yield result
         return
     with crew(function, workers) as connections:
-        yield from collect(jobs, connections)
+        yield from collect(jobs, connections, hear)
 
 
-def collect(jobs: Sequence[Any], connections: list[Connection]) -> Iterator[Any]:
+_speak: Callable[[Any], None] | None = None
+
+
+def tell(value: Any) -> None:
+    """Called by a job: say something, such as how far it is, to whoever waits for its result."""
+    if _speak:
+        _speak(value)
+
+
+def collect(jobs: Sequence[Any], connections: list[Connection], hear: Callable[[int, Any], None] | None = None) -> Iterator[Any]:
     """Keep every worker busy until the jobs run out, and yield the results in order."""
     queue = iter(enumerate(jobs))
     running: dict[Connection, int] = {}
@@ -47,17 +69,24 @@ def collect(jobs: Sequence[Any], connections: list[Connection]) -> Iterator[Any]
             running[connection] = number
             return
 
+    def take(connection: Connection) -> None:
+        kind, content = connection.recv()
+        if kind == TOLD:
+            if hear:
+                hear(running[connection], content)
+            return
+        if kind == FAILED:
+            raise content
+        done[running.pop(connection)] = content
+        give(connection)
+
     try:
         for connection in connections:
             give(connection)
         for number in range(len(jobs)):
             while number not in done:
                 for connection in cast(list[Connection], wait(list(running))):
-                    result, error = connection.recv()
-                    if error is not None:
-                        raise error
-                    done[running.pop(connection)] = result
-                    give(connection)
+                    take(connection)
             yield done.pop(number)
     except (EOFError, BrokenPipeError, ConnectionResetError) as gone:
         raise UserError("a worker process died (out of memory?); repeat to continue, perhaps with fewer workers") from gone
@@ -98,16 +127,17 @@ def interrupts_blocked() -> Iterator[None]:
 
 
 def serve(function: Callable[[Any], Any], connection: Connection) -> None:
-    """What a worker does: jobs come in, (result, None) or (None, error) goes out."""
+    """What a worker does: jobs come in; what it tells, and the result or the error, go out."""
+    global _speak
     threading.Thread(target=end_with_parent, daemon=True).start()
-    reply: tuple[Any, Exception | None]
+    _speak = lambda value: connection.send((TOLD, value))  # noqa: E731 (a global of the module, not a name for a function)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             job = connection.recv()
             try:
-                reply = (function(job), None)
+                reply = (DONE, function(job))
             except Exception as error:
-                reply = (None, error)
+                reply = (FAILED, error)
             connection.send(reply)
 
 
