@@ -80,11 +80,14 @@ def _scores(label: str, shape: Shape, contents: list[dict[str, Any]]) -> list[Ta
                 values.setdefault((group, GROUP_MEAN), []).append(mean)
     return [
         TaskScore(
-            label,
-            shape,
-            group,
-            task,
-            *(number for key in ("nll", "bits_per_byte") for number in (_mean(found, key), _error(found, f"{key}_standard_error"))),
+            label=label,
+            shape=shape,
+            group=group,
+            task=task,
+            nll=_mean(found, "nll"),
+            nll_error=_error(found, "nll_standard_error"),
+            bits_per_byte=_mean(found, "bits_per_byte"),
+            bits_per_byte_error=_error(found, "bits_per_byte_standard_error"),
             seeds=len(found),
         )
         for (group, task), found in values.items()
