@@ -122,6 +122,8 @@ def test_a_text_of_one_window_leaves_usefulness_out_and_says_so():
         (("--precision", "fp8"), "precision must be one of fp32, bf16, fp64, got 'fp8'"),
         (("--device", "cuda:9"), "--device cuda:9"),
         (("--hf", "x"), "give either run folders, or one Hugging Face checkpoint"),
+        (("--text", "x", "--out", "y"), "--text, --out goes with --hf alone"),
+        (("--allow-pickle",), "--allow-pickle goes with --hf alone"),
     ],
 )
 def test_bad_options(trained, tokens_folder, capsys, words, message):
@@ -136,13 +138,15 @@ def test_bad_runs(trained, tokens_folder, tmp_path, capsys):
 
     assert "does not exist" in refused(tmp_path / "none")
     assert "is no run folder (it has no cell.json)" in refused(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert "file is a file; give a run folder" in refused(tmp_path / "file")
     run, partial = run_of(trained, "hc"), tmp_path / "partial"
     partial.mkdir()
     (partial / "cell.json").write_bytes((run / "cell.json").read_bytes())
     (partial / "metrics.jsonl").write_text('{"step": 2, "loss": 5.0}\n')
     assert "it is waiting at step 2 of 4; train it to its end first" in refused(partial)
     (partial / "result.json").write_bytes((run / "result.json").read_bytes())
-    assert "has no readable checkpoint of step 4" in refused(partial)
+    assert "has no checkpoint of step 4, its last" in refused(partial)
 
 
 def unwrapped(page):

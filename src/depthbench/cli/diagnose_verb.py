@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from depthbench.cli import arguments
 from depthbench.cli.output import console, make_table, print_json
-from depthbench.cli.setup import find_tokens, tokens_of, use_threads
+from depthbench.cli.setup import find_tokens, refuse_with_runs, tokens_of, use_threads
 from depthbench.data import TokenData
 from depthbench.diagnose.runs import diagnose_run
 from depthbench.diagnose.session import RESULT
@@ -25,6 +25,8 @@ def diagnose(verb: arguments.Diagnose) -> int:
     """Diagnose runs, or a checkpoint."""
     if bool(verb.runs) == bool(verb.hf):
         raise UserError("give either run folders, or one Hugging Face checkpoint with --hf")
+    if verb.runs:
+        refuse_with_runs(("--text", verb.text), ("--out", verb.out), ("--allow-pickle", verb.allow_pickle))
     settings = settings_of(verb.options)
     check_device(verb.device, verb.precision)
     found = [_checkpoint(verb, settings)] if verb.hf else _runs(verb, settings)
