@@ -315,8 +315,6 @@ def test_texts_that_cannot_be_read(llama, tmp_path, capsys):
 
     tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(llama)
-        llama
-    )
     assert main(["diagnose", "--hf", str(llama), "--text", str(tmp_path / "none.txt")]) == 2
     assert "none.txt does not exist" in capsys.readouterr().err
     (tmp_path / "latin").write_bytes("é".encode("latin-1"))
