@@ -37,8 +37,8 @@ class Paths:
     embedding, column j+1 the raw output of sublayer j. NaN where the output comes after the input. Means over tokens.
 
     `deviation` `[windows]`: how much the derivatives of the inputs by the outputs change, relative to themselves and to first
-    order, if the outputs change by vectors of their own size. 0 if the inputs are linear in the outputs; NaN if the design cannot be
-    differentiated twice.
+    order, if the outputs change by vectors of their own size. 0 if the inputs are linear in the outputs; NaN if the design cannot
+    be differentiated twice.
     """
 
     weight: FloatArray

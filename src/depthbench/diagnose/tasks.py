@@ -176,6 +176,11 @@ def _running(passes: Passes) -> Arrays:
     return {"running": mixing.running_weights(passes)}
 
 
+def measure_of(task: str) -> str:
+    """The measure that a task is of, from the task's name."""
+    return task.split(".")[0]
+
+
 def joined(batches: Sequence[Arrays]) -> Arrays:
     """Arrays of consecutive batches, one after the other."""
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
