@@ -55,15 +55,15 @@ def heatmaps_chart(found: Diagnosed, title: str) -> alt.ConcatChart | None:
         tops[scale] = _end(matrices, [_late(matrix) for matrix in matrices] if scale == "permutation" else ())
     panels = []
     for name in names:
-        having = [label for label, of_design in rows.items() if any(other == name for other, _, _ in of_design)]
+        look, end = LOOKS[scales[name]], tops[scales[name]]
+        having = [label for label, of_design in rows.items() if any(other == scales[name] for _, other, _ in of_design)]
         for label, of_design in rows.items():
             matrix = next((matrix for other, _, matrix in of_design if other == name), None)
-            look, top = LOOKS[scales[name]], tops[scales[name]]
             if matrix is None:
                 panels.append(panel([alt.Chart({"values": [{}]}).mark_text(text="")], SIDE, SIDE, ""))
-            else:
+            else:  # in the middle of a row a title or a colour bar would push columns apart
                 at = (label == having[0], label == having[-1])
-                panels.append(_heatmap(matrix, top, f"{label}: {name}", look, named=at[0], legend=at[1]))
+                panels.append(_heatmap(matrix, end, f"{label}: {name}", look, named=at[0], legend=at[1]))
     ends = ", ".join(f"{LOOKS[scale].title} {top}" for scale, top in tops.items())
     of_late = " (of late pairs, for the permutation score)" if "permutation" in tops else ""
     caption = [
