@@ -135,12 +135,14 @@ def depth_chart(found: Diagnosed, scheme: Scheme, title: str) -> alt.ConcatChart
             )
             caption.append(f"Grey line at {' and '.join(f'{at:g}' for at in marks)}: a block above it is counted as useful.")
         elif any(value["kind"] != "trained" for value in values):
-            caption.append(f"{DOTTED} A symlog axis is linear within ±{SYMLOG_CONSTANT:g}.")
+            caption.append(DOTTED)
         shown.append(curve.measure)
         panels.append(_depth_panel(values, scheme, curve, marks))
     if not panels:
         return None
     panels[0] = clickable(panels[0])
+    if {"lens", "causal"} & set(shown):
+        caption.append(f"A symlog axis is linear within ±{SYMLOG_CONSTANT:g}.")
     caption += [rule_text(found) if "causal" in shown else "", *found.notes(*shown)]
     return figure(panels, 2, "Depth by depth", title, caption, 2 * WIDTH + 160)
 
