@@ -14,6 +14,7 @@ from depthbench.diagnose.hf_families import FAMILIES, Family
 from depthbench.diagnose.lens import lens
 from depthbench.diagnose.ours import OurSubject
 from depthbench.errors import UserError
+from depthbench.hf import hub
 
 transformers = pytest.importorskip("transformers")
 
@@ -231,8 +232,91 @@ def test_other_bad_checkpoints(llama, tokens_folder, tmp_path, capsys):
     with torch.no_grad():
         broken.model.layers[1].mlp.down_proj.weight[0, 0] = float("nan")
     broken.save_pretrained(tmp_path / "broken")
-    assert "block 1 of broken (counted from 0) puts out a value that is not finite" in refused(
+    assert "block 1 of broken (counted from 0) puts out a value that is not finite; its weights are damaged" in refused(
         "--hf", str(tmp_path / "broken"), "--data", str(tokens_folder)
     )
     (llama / "model.safetensors").write_bytes(b"half")
     assert "cannot read the checkpoint" in refused("--hf", str(llama), "--data", str(tokens_folder))
+
+
+def rewrite(folder, change):
+    """The tensors of a checkpoint, changed in place by `change`."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_weights_that_are_not_all_there_are_refused_by_name(llama, tokens_folder, tmp_path, capsys):
+    words = ["diagnose", "--hf", str(llama), "--data", str(tokens_folder), "--only", "angular", "--out", str(tmp_path / "out")]
+    name = "model.layers.1.mlp.down_proj.weight"
+    rewrite(llama, lambda tensors: tensors.update(extra=torch.ones(2)))
+    assert main(words) == 0
+    assert "warning: " in (said := capsys.readouterr().err) and "has a tensor that its model does not use: extra" in said
+    rewrite(llama, lambda tensors: tensors.update({name: torch.ones(3, 3)}))
+    assert main(words) == 2
+    assert f"{name} is [3, 3] and should be [16, 24]; restore" in capsys.readouterr().err
+    rewrite(llama, lambda tensors: [tensors.pop(each) for each in (name, "model.norm.weight")])
+    assert main(words) == 2
+    assert f"lacks the tensor {name} (and 1 more)" in capsys.readouterr().err
+
+
+def test_another_checkpoint_of_the_same_name_does_not_replace_a_result(llama, tokens_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(llama)
+    words = ["diagnose", "--data", str(tokens_folder), "--only", "angular"]
+    assert main([*words, "--hf", "."]) == 0
+    assert "tiny-llama" in capsys.readouterr().out
+    result = llama / "diagnosis" / "tiny-llama" / "diagnosis.json"
+    assert json.loads(result.read_text())["about"]["name"] == "tiny-llama"
+    other = tmp_path / "other" / "tiny-llama"
+    made("llama", rms_norm_eps=1e-5, num_hidden_layers=2).save_pretrained(other)
+    assert main([*words, "--hf", str(other)]) == 2
+    said = capsys.readouterr().err
+    assert f"holds the result of another checkpoint, {llama}; give --out" in said
+    rewrite(llama, lambda tensors: tensors["model.norm.weight"].mul_(2))  # the same checkpoint, trained on
+    assert main([*words, "--hf", str(llama)]) == 0
+    assert main([*words, "--hf", str(other), "--out", "elsewhere"]) == 0
+
+
+def test_names_that_are_neither_here_nor_within_reach(tmp_path, monkeypatch, capsys):
+    def refused(name):
+        assert main(["diagnose", "--hf", name]) == 2
+        return capsys.readouterr().err
+
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid/path")
+    asked = []
+    monkeypatch.setattr(hub, "can_be_reached", lambda host: asked.append(host))
+    for name in ("/none/here", "./none", "~/none", "a/b/c"):
+        assert f"{name} does not exist: no such folder" in refused(name)
+    assert not asked
+    (tmp_path / "config.json").write_text("{}")
+    assert "is a file; give the folder" in refused(str(tmp_path / "config.json"))
+    assert "someone/model is no folder here and not in the local cache, and the hub (hub.invalid)" in refused("someone/model")
+    assert asked == ["hub.invalid"]
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    hub.check_name("someone/model")  # the library answers at once
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("https_proxy", "http://proxy:1")
+    hub.check_name("someone/model")
+    assert asked == ["hub.invalid"]
+
+
+def test_the_hub_is_not_waited_for():
+    assert not hub.can_be_reached("hub.invalid", patience=1)
+
+
+def test_texts_that_cannot_be_read(llama, tmp_path, capsys):
+    from tokenizers import Tokenizer, models
+
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(llama)
+    assert main(["diagnose", "--hf", str(llama), "--text", str(tmp_path / "none.txt")]) == 2
+    assert "none.txt does not exist" in capsys.readouterr().err
+    (tmp_path / "latin").write_bytes("é".encode("latin-1"))
+    assert main(["diagnose", "--hf", str(llama), "--text", str(tmp_path / "latin")]) == 2
+    assert "is not UTF-8 text" in capsys.readouterr().err

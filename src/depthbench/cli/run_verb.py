@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from depthbench.cli import arguments
-from depthbench.cli.diagnose_verb import check_device
+from depthbench.cli.diagnose_verb import check_device, warn_of_paths
 from depthbench.cli.display import make_watcher
 from depthbench.cli.output import console, print_files, print_json
 from depthbench.cli.setup import cores, execution_for, execution_on_slurm, is_small, open_study, pin, warn, warn_of_budget
@@ -122,6 +122,6 @@ def _diagnose(out: Path, names: Collection[str], verb: arguments.Run) -> None:
             folder = RunFolder(out / "cells" / best[0].run)
             try:
                 data = TokenData.open(tokens_of(folder, verb.changes.data))
-                diagnose_run(folder, data, Settings(), device=verb.hardware.device)
+                warn_of_paths(diagnose_run(folder, data, Settings(), device=verb.hardware.device))
             except UserError as error:  # the report is due all the same
                 warn(f"not diagnosed: {error}")

@@ -26,12 +26,21 @@ SMALL_PARAMETERS = 20_000_000  # below this a core trains a cell as fast alone a
 
 
 def use_threads(threads: int, shapes: Sequence[ModelShape] = ()) -> None:
-    """Let torch use so many; 0 for all cores, or for one if the models have these `shapes` and are small: their operations are so
-    short that threads wait for each other. Raises `UserError` for a negative number.
+    """Let torch use so many; 0 for what OMP_NUM_THREADS says, or else all cores, or one if the models have these `shapes` and are
+    small: their operations are so short that threads wait for each other. Raises `UserError` for a negative number.
     """
     if threads < 0:
         raise UserError(f"threads must be at least 1, or 0 to choose by size, got {threads}")
-    torch.set_num_threads(threads or (1 if shapes and is_small(shapes, "cpu") else cores()))
+    said = os.environ.get("OMP_NUM_THREADS", "").strip()
+    asked = threads or (int(said) if said.isdecimal() else 0)
+    torch.set_num_threads(asked or (1 if shapes and is_small(shapes, "cpu") else cores()))
+
+
+def refuse_with_runs(*options: tuple[str, object]) -> None:
+    """Raise `UserError` for the options, name and value, that are given with run folders, to which they say nothing."""
+    given = [name for name, value in options if value]
+    if given:
+        raise UserError(f"{', '.join(given)} goes with --hf alone; leave it out for run folders, whose results lie in them")
 
 
 def pin(source: str, data: TokenData) -> DataPin:

@@ -12,11 +12,13 @@ import numpy as np
 from depthbench.data import TokenData
 from depthbench.data.batches import Stored
 from depthbench.diagnose.hf import HFSubject, open_checkpoint, untrained_checkpoint
-from depthbench.diagnose.session import diagnose
+from depthbench.diagnose.session import RESULT, diagnose
 from depthbench.diagnose.settings import Settings
 from depthbench.errors import UserError
 from depthbench.files import make_folder
+from depthbench.hf.hub import shown_name, source_of
 from depthbench.hf.reading import read_tokenizer
+from depthbench.hf.results import refuse_another
 
 TOKENIZER = "tokenizer.json"
 
@@ -36,11 +38,13 @@ def diagnose_checkpoint(
     """Diagnose the checkpoint `name` and write the result into `folder`.
 
     Windows come from `data`, a folder of token files, or from `text`, a file that the checkpoint's tokenizer reads; without either
-    from the text behind `default_tokens`, token files of bytes. Raises `UserError` if neither fits the checkpoint.
+    from the text behind `default_tokens`, token files of bytes. Raises `UserError` if neither fits the checkpoint, and if `folder`
+    holds the result of another one.
     """
     if data and text:
         raise UserError("give either --data or --text")
     subject, config = open_checkpoint(name, device=device, precision=precision, allow_pickle=allow_pickle)
+    refuse_another(folder / RESULT, source_of(name), subject.weights_sha256)
     tokens, about = _prepared(name, Path(data), subject) if data else _tokenized(name, text, subject, default_tokens)
     twin: list[HFSubject] = []
 
@@ -49,7 +53,7 @@ def diagnose_checkpoint(
             twin.append(untrained_checkpoint(config, subject, settings.seed))
         return twin[0]
 
-    kind = {"kind": "checkpoint", "name": name, "family": subject.design, "data": about}
+    kind = {"kind": "checkpoint", "name": shown_name(name), "source": source_of(name), "family": subject.design, "data": about}
     return diagnose(subject, untrained, tokens, make_folder(folder), settings, kind)
 
 
@@ -74,8 +78,12 @@ def _tokenized(name: str, text: str, subject: HFSubject, default_tokens: Callabl
     if text and text != "stdlib":
         try:
             words = Path(text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--text {text} cannot be read as UTF-8 text: {error}") from error
+        except FileNotFoundError as error:
+            raise UserError(f"--text {text} does not exist; give a file of UTF-8 text, or stdlib") from error
+        except OSError as error:
+            raise UserError(f"--text {text} cannot be read: {error.strerror}; give a file of UTF-8 text, or stdlib") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"--text {text} is not UTF-8 text ({error}); convert it") from error
     else:
         stored = np.asarray(TokenData.open(default_tokens()).validation)
         words = stored[stored < 256].astype(np.uint8).tobytes().decode(errors="replace")

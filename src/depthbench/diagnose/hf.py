@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from depthbench.diagnose.hf_families import Family, find_family
 from depthbench.diagnose.subject import Passes, Place, Subject, exchange_data
 from depthbench.errors import UserError
+from depthbench.hf.hub import shown_name
 from depthbench.hf.reading import import_transformers, read_config, read_model
 from depthbench.model.precision import at_least_fp32, full_precision
 from depthbench.model.weights_hash import hash_weights
@@ -164,7 +164,7 @@ def open_checkpoint(name: str, *, device: str, precision: str, allow_pickle: boo
     """
     config = read_config(name)
     family = find_family(config.model_type, name)
-    return HFSubject(read_model(name, allow_pickle), family, Path(name).name, device, precision), config
+    return HFSubject(read_model(name, allow_pickle), family, shown_name(name), device, precision), config
 
 
 def untrained_checkpoint(config: Any, subject: HFSubject, seed: int) -> HFSubject:

@@ -3,6 +3,9 @@
 With mixing coefficients and norm statistics held fixed, the way from an output v_j to an input x_i is a linear map `W_ij` of each
 token by itself, and its weight is `trace(W_ij) / d`. The trace is the mean of `r · (W_ijᵀ r)` over vectors r of random signs;
 where the map is diagonal, as in all designs here, one such vector gives it exactly.
+
+That the map is linear is checked: its derivative must not change with the outputs. A design whose mixing coefficients depend on the
+state, and that does not pass them through `frozen.coefficient`, is found out by a second derivative.
 """
 
 from __future__ import annotations
@@ -28,10 +31,22 @@ NORMS = (RMSNorm, LayerNorm, nn.RMSNorm, nn.LayerNorm)
 SIGNS_SEED = 0
 
 
-def path_weights(passes: OurPasses) -> FloatArray:
-    """`[windows, 2M+1, 2M+1]`: row i is the input of sublayer i before its norm, the last row the close; column 0 is the embedding,
-    column j+1 the raw output of sublayer j. NaN where the output comes after the input. Means over tokens.
+@dataclass(frozen=True)
+class Paths:
+    """`weight` `[windows, 2M+1, 2M+1]`: row i is the input of sublayer i before its norm, the last row the close; column 0 is the
+    embedding, column j+1 the raw output of sublayer j. NaN where the output comes after the input. Means over tokens.
+
+    `deviation` `[windows]`: how much the derivatives of the inputs by the outputs change, relative to themselves and to first
+    order, if the outputs change by vectors of their own size. 0 if the inputs are linear in the outputs; NaN if the design cannot
+    be differentiated twice.
     """
+
+    weight: FloatArray
+    deviation: FloatArray
+
+
+def paths(passes: OurPasses) -> Paths:
+    """What the residual connection alone carries from every sublayer's output to every later input."""
     model = passes.subject.model
     with torch.enable_grad(), frozen_coefficients():
         embedding = model.embedding(passes.windows).detach().requires_grad_()
@@ -46,7 +61,7 @@ def path_weights(passes: OurPasses) -> FloatArray:
                 inputs.append(cut.input)
         with full_precision(embedding):
             inputs.append(model.residual.close(state))
-        return _weights(sources, inputs)
+        return Paths(_weights(sources, inputs), _deviation(sources, inputs))
 
 
 def _weights(sources: list[Tensor], inputs: list[Tensor]) -> FloatArray:
@@ -61,6 +76,36 @@ def _weights(sources: list[Tensor], inputs: list[Tensor]) -> FloatArray:
             weight = 0.0 if gradient is None else (gradient.double() * signs.double()).mean(-1).mean(-1).cpu()
             found[:, i, j] = weight
     return found
+
+
+def _deviation(sources: list[Tensor], inputs: list[Tensor]) -> FloatArray:
+    """See `Paths`; all inputs at once, each seen through a vector of random signs."""
+    generator = torch.Generator().manual_seed(SIGNS_SEED + 1)
+
+    def signs(like: Tensor) -> Tensor:
+        return (torch.randint(2, (like.shape[-1],), generator=generator) * 2 - 1).to(like)
+
+    seen = [(x * signs(x)).sum() for x in inputs]
+    try:
+        slopes = torch.autograd.grad(torch.stack(seen).sum(), sources, create_graph=True, allow_unused=True)
+        moved = [
+            (slope * signs(source) * source.detach().square().mean(-1, keepdim=True).sqrt()).sum()
+            for slope, source in zip(slopes, sources, strict=True)
+            if slope is not None and slope.requires_grad
+        ]
+        changes = torch.autograd.grad(torch.stack(moved).sum(), sources, allow_unused=True) if moved else ()
+    except RuntimeError as error:
+        if "differentiate" not in str(error) and "derivative" not in str(error):
+            raise
+        return np.full(len(sources[0]), math.nan)
+    return _norm(changes, sources[0]) / np.maximum(_norm(slopes, sources[0]), np.finfo(np.float64).tiny)
+
+
+def _norm(parts: Sequence[Tensor | None], like: Tensor) -> FloatArray:
+    """Of all parts together, for every row."""
+    squares = [part.detach().double().square().flatten(1).sum(1) for part in parts if part is not None]
+    found: Tensor = torch.stack([like.new_zeros(len(like), dtype=torch.float64), *squares]).sum(0).sqrt()
+    return found.cpu().numpy()
 
 
 class _Cut:

@@ -19,6 +19,13 @@ SIZES = {  # windows and tokens of each; the published ones, and for the others 
 }
 MEASURES = tuple(SIZES)
 
+THRESHOLDS = {  # the field of `Settings` that a measure is held against
+    "causal": "causal_threshold",
+    "permutation": "permutation_threshold",
+    "usefulness": "useful_ratio",
+    "mixing": "dead_weight",
+}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -53,6 +60,11 @@ class Settings:
     def measures(self) -> tuple[str, ...]:
         """Those to take, in order."""
         return tuple(name for name in MEASURES if not self.only or name in self.only)
+
+    def of(self, measure: str) -> dict[str, int | float]:
+        """What was asked for and holds for a measure; how many windows that makes is told elsewhere."""
+        found: dict[str, int | float] = {"windows": self.windows, "length": self.length, "seed": self.seed}
+        return found | ({"threshold": getattr(self, THRESHOLDS[measure])} if measure in THRESHOLDS else {})
 
     def size(self, measure: str, context: int, n_tokens: int) -> tuple[int, int]:
         """Windows and tokens of a measure. What is asked for explicitly is never made smaller.

@@ -183,7 +183,8 @@ class Passes(ABC):
             where = (
                 f"block {block} of {self.subject.name} (counted from 0)" if block >= 0 else f"the embedding of {self.subject.name}"
             )
-            raise UserError(f"{where} puts out a value that is not finite; train it anew, or try --precision fp32")
+            advice = "try --precision fp32" if self.subject.precision == "bf16" else "its weights are damaged, or it has diverged"
+            raise UserError(f"{where} puts out a value that is not finite; {advice}")
 
 
 def joined(places: list[Place]) -> Place:

@@ -13,6 +13,7 @@ from depthbench.diagnose.settings import Settings
 from depthbench.diagnose.shares import FloatArray, interval, listed, means, resampled
 from depthbench.diagnose.tasks import Arrays
 
+LINEAR_TOLERANCE = 1e-3  # relative; above it path weights do not say what carries what
 CURVE_TOPS = {"causal": 1.5, "permutation": 0.6}  # of the thresholds in the curves of shares
 
 
@@ -37,7 +38,7 @@ def summarise(arrays: Mapping[str, Arrays], settings: Settings, block_size: int 
     if replaced:
         found["usefulness"] = _usefulness([replaced[first] for first in sorted(replaced)], settings)
     if "paths" in arrays:
-        found["paths"] = {"weight": listed(arrays["paths"]["weight"].mean(0))}
+        found["paths"] = {"weight": listed(arrays["paths"]["weight"].mean(0)), **_linearity(arrays["paths"]["deviation"])}
     if "mixing" in arrays:
         found["mixing"] = _mixing(arrays["mixing"], settings, block_size)
     return found
@@ -62,20 +63,16 @@ def _causal(arrays: Arrays, settings: Settings) -> dict[str, Any]:
         by_name = {
             "mean_of_ratios": means(weights, arrays["ratio"]),
             "ratio_of_means": means(weights, arrays["change"]) / means(weights, arrays["size"]),
-            "max": _maxima(weights, arrays["largest"]),
+            "max": arrays["largest"].max(axis=0, keepdims=True),
         }
     return {
         name: {
             "score": listed(samples[0]),
-            "late": shares.late_summary(samples, n, settings.causal_threshold, CURVE_TOPS["causal"]),
+            # no interval for a maximum: that of resampled windows is never larger, so it says nothing about how sure one is
+            "late": shares.late_summary(samples, n if len(samples) > 1 else 1, settings.causal_threshold, CURVE_TOPS["causal"]),
         }
         for name, samples in by_name.items()
     }
-
-
-def _maxima(weights: FloatArray, largest: FloatArray) -> FloatArray:
-    """Over the windows that each resample has."""
-    return np.stack([largest[row > 0].max(axis=0) for row in weights])
 
 
 def _pruning(arrays: Arrays, seed: int) -> dict[str, Any]:
@@ -112,6 +109,14 @@ def _usefulness(groups: list[Arrays], settings: Settings) -> dict[str, Any]:
         "threshold": settings.useful_ratio,
         "useful_share": interval(share, n),
     }
+
+
+def _linearity(deviation: FloatArray) -> dict[str, Any]:
+    """None where it could not be checked."""
+    largest = float(deviation.max())
+    if not np.isfinite(largest):
+        return {"linear": None, "deviation": None}
+    return {"linear": largest <= LINEAR_TOLERANCE, "deviation": largest}
 
 
 def _mixing(arrays: Arrays, settings: Settings, block_size: int | None) -> dict[str, Any]:

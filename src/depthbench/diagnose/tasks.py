@@ -15,7 +15,7 @@ from depthbench.data.batches import Stored
 from depthbench.diagnose import mixing, scores, usefulness
 from depthbench.diagnose.lens import lens
 from depthbench.diagnose.ours import OurPasses, OurSubject
-from depthbench.diagnose.paths import path_weights
+from depthbench.diagnose.paths import paths
 from depthbench.diagnose.settings import Settings
 from depthbench.diagnose.subject import Passes, Subject
 from depthbench.diagnose.windows import Windows, draw
@@ -77,12 +77,14 @@ def tasks(
         without.append("usefulness: it fits on one window and measures on another, and the text has one; give more text")
     elif "usefulness" in drawn:
         found += _usefulness(subject, drawn["usefulness"], without)
-    found += _of_our_own(subject, drawn, without)
+    found += _of_our_own(subject, drawn, without, asked="mixing" in settings.only)
     return found, without
 
 
-def _of_our_own(subject: Subject, drawn: dict[str, Windows], without: list[str]) -> Iterator[Task]:
-    """Path weights, and what becomes of streams and running sums: they ask the residual protocol."""
+def _of_our_own(subject: Subject, drawn: dict[str, Windows], without: list[str], asked: bool) -> Iterator[Task]:
+    """Path weights, and what becomes of streams and running sums: they ask the residual protocol. `asked`: for mixing by name; most
+    designs have none, which is worth a line only then.
+    """
     wanted = [measure for measure in ("paths", "mixing") if measure in drawn]
     if not isinstance(subject, OurSubject):
         without.extend(f"{measure}: for models of this package alone" for measure in wanted)
@@ -97,6 +99,8 @@ def _of_our_own(subject: Subject, drawn: dict[str, Windows], without: list[str])
             yield Task("mixing", "mixing", lambda: subject, drawn["mixing"], _streams, 4 * subject.depth)
         elif isinstance(subject.model.residual, AttnResBlock):
             yield Task("mixing", "mixing", lambda: subject, drawn["mixing"], _running, 2 * subject.depth)
+        elif asked:
+            without.append(f"mixing: {subject.design} has neither parallel streams nor segments with a running sum")
 
 
 def _usefulness(subject: Subject, windows: Windows, without: list[str]) -> Iterator[Task]:
@@ -104,7 +108,8 @@ def _usefulness(subject: Subject, windows: Windows, without: list[str]) -> Itera
     half = len(windows) // 2
     if half < 1 or len(windows) - half < 1:
         raise UserError(
-            f"usefulness fits on half of the windows and measures on the other, so it needs at least 2, got {len(windows)}"
+            f"usefulness fits on half of the windows and measures on the other, so it needs at least 2, got {len(windows)}; give"
+            " --windows 2 or more, or name the measures that you want with --only"
         )
     fitted, held_out = (
         Windows(windows.tokens[part], windows.offsets[part], windows.seed, windows.sha256)
@@ -116,7 +121,7 @@ def _usefulness(subject: Subject, windows: Windows, without: list[str]) -> Itera
         try:
             passes.replaced(0, z.to(passes.state_dtype))
         except NotImplementedError as error:
-            without.append(f"usefulness: {error} (Residual.replace)")
+            without.append(f"usefulness: {error}; define Residual.replace")
             return
     for blocks in usefulness.groups(subject.depth, z.shape[-1]):
         name = f"usefulness.{blocks.start}"
@@ -158,7 +163,7 @@ def _lens(passes: Passes) -> Arrays:
 
 def _paths(passes: Passes) -> Arrays:
     assert isinstance(passes, OurPasses)
-    return {"weight": path_weights(passes)}
+    return vars(paths(passes))
 
 
 def _streams(passes: Passes) -> Arrays:
@@ -169,6 +174,11 @@ def _streams(passes: Passes) -> Arrays:
 def _running(passes: Passes) -> Arrays:
     assert isinstance(passes, OurPasses)
     return {"running": mixing.running_weights(passes)}
+
+
+def measure_of(task: str) -> str:
+    """The measure that a task is of, from the task's name."""
+    return task.split(".")[0]
 
 
 def joined(batches: Sequence[Arrays]) -> Arrays:

@@ -13,8 +13,10 @@ from depthbench.errors import UserError
 from depthbench.evaluate.scored_models import ScoredCheckpoint, ScoredRun
 from depthbench.evaluate.session import evaluate
 from depthbench.evaluate.task_files import Task
-from depthbench.files import make_folder
+from depthbench.files import EVALUATION_FILE, make_folder
+from depthbench.hf.hub import shown_name, source_of
 from depthbench.hf.reading import read_config, read_model, read_tokenizer
+from depthbench.hf.results import refuse_another
 from depthbench.model.weights_hash import hash_weights
 from depthbench.study.load import load_run
 from depthbench.study.store import RunFolder
@@ -65,12 +67,23 @@ def evaluate_checkpoint(
     batch_size: int = 16,
     allow_pickle: bool = False,
 ) -> dict[str, Any]:
-    """Score `tasks` by a Hugging Face checkpoint with its own tokenizer, and write the result into `folder`."""
+    """Score `tasks` by a Hugging Face checkpoint with its own tokenizer, and write the result into `folder`.
+
+    Raises `UserError` if that holds the result of another one.
+    """
     read_config(name)  # refuses what is no causal decoder
     model, tokenizer = read_model(name, allow_pickle), read_tokenizer(name, "save one beside it")
-    scored = ScoredCheckpoint(model, tokenizer, name, device=device, precision=precision)
+    weights = hash_weights(model)
+    refuse_another(folder / EVALUATION_FILE, source_of(name), lambda: weights)
+    scored = ScoredCheckpoint(model, tokenizer, shown_name(name), device=device, precision=precision)
     core = getattr(tokenizer, "backend_tokenizer", None)
     text = core.to_str() if core is not None else repr(sorted(tokenizer.get_vocab().items()))
-    about = {"kind": "checkpoint", "name": name, "family": model.config.model_type, "context": scored.context}
+    about = {
+        "kind": "checkpoint",
+        "name": shown_name(name),
+        "source": source_of(name),
+        "family": model.config.model_type,
+        "context": scored.context,
+    }
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return evaluate(scored, hash_weights(model), digest, precision, tasks, make_folder(folder), about, batch_size)
+    return evaluate(scored, weights, digest, precision, tasks, make_folder(folder), about, batch_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from safetensors import SafetensorError
 
 from depthbench.errors import UserError
+from depthbench.hf.hub import check_name
 
 
 def import_transformers() -> Any:
@@ -26,6 +28,7 @@ def import_transformers() -> Any:
 def read_config(name: str) -> Any:
     """The configuration, refused if it is no causal decoder or wants code of the repository's own."""
     transformers = import_transformers()
+    check_name(name)
     if Path(name).is_dir() and not (Path(name) / "config.json").exists():
         raise UserError(f"{name} is no checkpoint: it has no config.json")
     try:
@@ -51,7 +54,9 @@ def read_config(name: str) -> Any:
 
 
 def read_model(name: str, allow_pickle: bool = False) -> Any:
-    """The model with its weights, fp32. Raises `UserError` if they are pickled, damaged or missing."""
+    """The model with its weights, fp32. Raises `UserError` if they are pickled, damaged, or not all there in the right shape: the
+    library would put random numbers in their place. Tensors that the model has no use for are named on stderr.
+    """
     transformers = import_transformers()
     folder = Path(name)
     if folder.is_dir() and not allow_pickle and not list(folder.glob("*.safetensors")):
@@ -63,11 +68,42 @@ def read_model(name: str, allow_pickle: bool = False) -> Any:
             )
         raise UserError(f"{name} has no weights (*.safetensors)")
     try:
-        return transformers.AutoModelForCausalLM.from_pretrained(
-            name, dtype=torch.float32, use_safetensors=None if allow_pickle else True, trust_remote_code=False
+        model, loaded = transformers.AutoModelForCausalLM.from_pretrained(
+            name,
+            dtype=torch.float32,
+            use_safetensors=None if allow_pickle else True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # to be refused below, by name
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(f"cannot read the checkpoint {name}: {first_line(error)}") from error
+    _check_loaded(name, loaded)
+    return model
+
+
+def _check_loaded(name: str, loaded: dict[str, Any]) -> None:
+    """`loaded` is what the library says of the tensors; tied ones are not missing."""
+    mismatched = sorted(loaded["mismatched_keys"])
+    if mismatched:
+        tensor, found, wanted = mismatched[0]
+        raise UserError(
+            f"the weights in {name} do not fit its config.json: {tensor} is {list(found)} and should be {list(wanted)}"
+            f"{_and_others(mismatched)}; restore the one or the other"
+        )
+    missing = sorted(loaded["missing_keys"])
+    if missing:
+        raise UserError(
+            f"the checkpoint {name} lacks the tensor {missing[0]}{_and_others(missing)}; restore its weights, which would be random"
+        )
+    unexpected = sorted(loaded["unexpected_keys"])
+    if unexpected:
+        others = _and_others(unexpected)
+        print(f"warning: {name} has a tensor that its model does not use: {unexpected[0]}{others}", file=sys.stderr)
+
+
+def _and_others(names: list[Any]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 
 def read_tokenizer(name: str, advice: str) -> Any:
@@ -79,5 +115,5 @@ def read_tokenizer(name: str, advice: str) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what a library says."""
-    return str(error).strip().split("\n")[0]
+    """The first line of what a library says, to go on behind it."""
+    return str(error).strip().split("\n")[0].rstrip(" .;")

@@ -1,16 +1,20 @@
-"""`cells.csv` and `pairs.csv`: a line for every design and shape, and for every two designs, of all tables."""
+"""`cells.csv` and `pairs.csv`: a line for every design and shape, and for every two designs, of all tables. `diagnosis.csv`: a line
+for every number with an interval that a diagnosis of a run has.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from depthbench.report.content import Content, Section
 from depthbench.text import plain
 from depthbench.verdict.pairs import Pair
 from depthbench.verdict.summary import CellSummary
 
+PLAIN = ("dead_blocks",)
 Entry = str | int | float | bool | None
 
 
@@ -59,6 +63,61 @@ def _pair(section: Section, pair: Pair) -> dict[str, Entry]:
         found |= {f"{name}_difference": estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
         found |= {f"{name}_p": estimate.p, f"{name}_p_holm": adjusted, f"{name}_differs": differs}
     return found
+
+
+def diagnosis_csv(content: Content, diagnoses: Mapping[str, Any]) -> str:
+    """Every diagnosed run of all tables, long: single numbers, and curves over depth with an `index`. Matrices are in the JSON."""
+    return _text(
+        {
+            "run": row.run,
+            "design": row.label,
+            "shape": f"{row.n_layers}x{row.d_model}",
+            "measure": measure,
+            "rule": rule,
+            "kind": kind,
+            "index": index,
+            "value": value,
+            "low": low,
+            "high": high,
+        }
+        for section in content.sections
+        for row in section.table.rows
+        if row.run in diagnoses
+        for measure, rule, kind, found in _numbers(diagnoses[row.run]["measures"])
+        for index, value, low, high in _points(found)
+    )
+
+
+def _numbers(measures: dict[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
+    """Measure, rule, kind, and an interval or a plain number."""
+    for name in ("angular", "lens", "usefulness", "mixing"):
+        for part, found in measures.get(name, {}).items():
+            if part in PLAIN or (isinstance(found, dict) and "low" in found):
+                yield f"{name} {part}", "", "trained", found
+    if "deviation" in measures.get("paths", {}):
+        yield "paths deviation", "", "trained", measures["paths"]["deviation"]
+    for rule, kinds in measures.get("causal", {}).items():
+        for kind, definitions in kinds.items():
+            for definition, found in definitions.items():
+                for part in ("share", "mean"):
+                    yield f"causal late {part} {definition}", rule, kind, found["late"][part]
+    for rule, kinds in measures.get("pruning", {}).items():
+        for kind, found in kinds.items():
+            yield "pruning change", rule, kind, found["change"]
+    for kind, found in measures.get("permutation", {}).items():
+        for part in ("share", "mean"):
+            yield f"permutation late {part}", "", kind, found["late"][part]
+
+
+def _points(found: Any) -> Iterator[tuple[Entry, Entry, Entry, Entry]]:
+    """Index, value, low and high: of a number, an interval, or a curve of intervals."""
+    if not isinstance(found, dict):
+        yield "", found, None, None
+    elif not isinstance(found["value"], list):
+        yield "", found["value"], found["low"], found["high"]
+    elif not isinstance(found["value"][0], list):
+        none = [None] * len(found["value"])
+        yield from zip(range(len(none)), found["value"], found["low"] or none, found["high"] or none, strict=True)
 
 
 def _text(lines: Iterable[dict[str, Entry]]) -> str:

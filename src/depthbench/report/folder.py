@@ -11,10 +11,12 @@ from depthbench.errors import UserError
 from depthbench.files import make_folder, write_text
 from depthbench.report import charts
 from depthbench.report.content import read
-from depthbench.report.csv_tables import cells_csv, pairs_csv
+from depthbench.report.csv_tables import cells_csv, diagnosis_csv, pairs_csv
 from depthbench.report.diagnoses import diagnosed
 from depthbench.report.summary_json import summary_content
 from depthbench.verdict.rows import ResultRow, to_csv
+
+DIAGNOSIS = "diagnosis.csv"
 
 
 def write_report(
@@ -34,6 +36,9 @@ def write_report(
         "cells.csv": cells_csv(content),
         "pairs.csv": pairs_csv(content),
     }
+    numbers = diagnosis_csv(content, diagnoses or {})
+    if numbers:
+        texts[DIAGNOSIS] = numbers
     drawn = charts.all_charts(content, diagnosed(content, diagnoses or {}))
     make_folder(out)
     try:
@@ -41,6 +46,8 @@ def write_report(
             write_text(out / name, text)
         written = [*(out / name for name in texts), *charts.save(drawn, out)]
         charts.remove_others(drawn, out)
+        if DIAGNOSIS not in texts:
+            (out / DIAGNOSIS).unlink(missing_ok=True)
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"cannot write the report to {out}: {reason}; free space or choose another folder") from error

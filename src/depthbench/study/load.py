@@ -46,6 +46,8 @@ def find_run_folders(paths: Sequence[Path]) -> list[RunFolder]:
 
 
 def _finished(folder: RunFolder) -> RunFolder:
+    if folder.path.is_file():
+        raise UserError(f"{folder.path} is a file; give a run folder, or the --out of a study")
     if not folder.path.is_dir():
         raise UserError(f"{folder.path} does not exist; give a run folder, or the --out of a study")
     if not (folder.path / "cell.json").exists():

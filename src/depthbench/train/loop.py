@@ -302,8 +302,11 @@ def load_trained(model: Transformer, folder: Path, identity: str, steps: int) ->
     """Put the weights that a run of `steps` updates ended with into `model`. Raises `UserError` if they are not there: an earlier
     checkpoint is never taken for the trained model.
     """
+    path = checkpoint_path(folder / CHECKPOINT_FOLDER, steps)
     loaded = load_checkpoint(folder / CHECKPOINT_FOLDER, identity, ignore)
+    if (loaded is None or loaded[0].step != steps) and path.exists():
+        raise UserError(f"{path}, the last checkpoint, is damaged or was changed; restore it, or train the run anew")
     if loaded is None or loaded[0].step != steps:
-        raise UserError(f"{folder} has no readable checkpoint of step {steps}; train it to the end")
+        raise UserError(f"{folder} has no checkpoint of step {steps}, its last; restore it, or train the run to the end")
     model.load_state_dict(_model_tensors(loaded[1]))
     return model
