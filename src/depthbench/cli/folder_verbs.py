@@ -70,7 +70,7 @@ def report(verb: arguments.Report) -> int:
     """The results so far, here and on disk."""
     from depthbench.report import write_report
     from depthbench.report.terminal import render
-    from depthbench.study.results import read_diagnoses, read_results
+    from depthbench.study.results import read_diagnoses, read_evaluations, read_results
 
     rows, missing = read_results(verb.folder)
     if not rows:
@@ -78,7 +78,7 @@ def report(verb: arguments.Report) -> int:
             f"no finished results in {verb.folder} yet ({len(missing)} cells are planned or running); see depthbench status"
         )
     out = make_folder(verb.out or verb.folder / "report")
-    written = write_report(rows, missing, out, verb.folder.name, read_diagnoses(verb.folder))
+    written = write_report(rows, missing, out, verb.folder.name, read_diagnoses(verb.folder), read_evaluations(verb.folder))
     if verb.json:
         print((_written_json(written)).read_text(encoding="utf-8"), end="")
         return 0

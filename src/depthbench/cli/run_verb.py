@@ -20,7 +20,7 @@ from depthbench.report.terminal import render
 from depthbench.shape import ModelShape
 from depthbench.study.load import tokens_of
 from depthbench.study.plan import refuse_unmatched
-from depthbench.study.results import read_diagnoses, read_results
+from depthbench.study.results import read_diagnoses, read_evaluations, read_results
 from depthbench.study.runner import Runner
 from depthbench.study.search import StudyWork
 from depthbench.study.slurm import SlurmRunner, check_available
@@ -89,7 +89,7 @@ def _conclude(study: Study, work: StudyWork, out: Path, done: Report, verb: argu
     rows, missing = read_results(out, names)
     missing += [f"{state.group.label}: its learning-rate search has not ended" for state in work.searches() if not state.settled]
     if rows:
-        written = write_report(rows, missing, out / "report", study.name, read_diagnoses(out))
+        written = write_report(rows, missing, out / "report", study.name, read_diagnoses(out), read_evaluations(out))
     if verb.json:
         counts = {status: done.count(status) for status in ("done", "diverged", "failed", "stopped")}
         print_json({"out": str(out), "already_done": done.already_done, **counts, "interrupted": done.interrupted})

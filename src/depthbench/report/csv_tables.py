@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from depthbench.report.content import Content, Section
+from depthbench.report.evaluations import Evaluated
 from depthbench.text import plain
 from depthbench.verdict.pairs import Pair
 from depthbench.verdict.summary import CellSummary
@@ -85,6 +86,28 @@ def diagnosis_csv(content: Content, diagnoses: Mapping[str, Any]) -> str:
         if row.run in diagnoses
         for measure, rule, kind, found in _numbers(diagnoses[row.run]["measures"])
         for index, value, low, high in _points(found)
+    )
+
+
+def evaluation_csv(found: Sequence[Evaluated]) -> str:
+    """The scores of tasks and the means of groups, of every design and shape of all tables."""
+    return _text(
+        {
+            "table": item.title,
+            "design": score.label,
+            "n_layers": score.shape.n_layers,
+            "d_model": score.shape.d_model,
+            "aspect_ratio": score.shape.aspect_ratio,
+            "group": score.group,
+            "task": score.task,
+            "nll": score.nll,
+            "nll_standard_error": score.nll_error,
+            "bits_per_byte": score.bits_per_byte,
+            "bits_per_byte_standard_error": score.bits_per_byte_error,
+            "n": score.seeds,
+        }
+        for item in found
+        for score in item.scores
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from depthbench.errors import UserError
-from depthbench.files import DIAGNOSIS_FILE, DIAGNOSIS_FORMAT, content_hash, read_json
+from depthbench.files import DIAGNOSIS_FILE, DIAGNOSIS_FORMAT, EVALUATION_FILE, EVALUATION_FORMAT, content_hash, read_json
 from depthbench.study.cell import Cell
 from depthbench.study.store import RunFolder, find_runs
 from depthbench.verdict.rows import ResultRow
@@ -38,13 +38,22 @@ def read_results(out: Path, only: Collection[str] | None = None) -> tuple[list[R
 
 def read_diagnoses(out: Path) -> dict[str, dict[str, Any]]:
     """What `depthbench diagnose` found in the runs under `out`, by the names of their folders; what cannot be read is left out."""
+    return _read_beside(out, DIAGNOSIS_FILE, DIAGNOSIS_FORMAT)
+
+
+def read_evaluations(out: Path) -> dict[str, dict[str, Any]]:
+    """What `depthbench eval` found in the runs under `out`, by the names of their folders; what cannot be read is left out."""
+    return _read_beside(out, EVALUATION_FILE, EVALUATION_FORMAT)
+
+
+def _read_beside(out: Path, name: str, format: int) -> dict[str, dict[str, Any]]:
     found = {}
     for folder in find_runs(out):
-        path = folder.path / DIAGNOSIS_FILE
+        path = folder.path / name
         if path.exists():
             with suppress(UserError):
                 content = read_json(path)
-                if isinstance(content, dict) and content.get("format") == DIAGNOSIS_FORMAT:
+                if isinstance(content, dict) and content.get("format") == format:
                     found[folder.path.name] = content
     return found
 

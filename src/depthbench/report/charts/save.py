@@ -23,6 +23,7 @@ NAMES = (
     "depth_gain_vs_published",
     "loss_vs_published",
     "published_400m",
+    "nll_vs_aspect_ratio",
     *DIAGNOSIS_NAMES,
 )
 
