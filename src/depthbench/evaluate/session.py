@@ -109,7 +109,8 @@ def _kept(path: Path, key: str) -> tuple[dict[str, Score], int]:
                     if not line.endswith(b"\n") or (not length and row["key"] != key):
                         break
                     if length:
-                        found[row.pop("id")] = Score(**row)
+                        name = row.pop("id")
+                        found[name] = Score(**row)
                 except (ValueError, KeyError, TypeError, AttributeError):
                     break
                 length += len(line)
