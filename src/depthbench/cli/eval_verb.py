@@ -18,6 +18,7 @@ from depthbench.evaluate.runs import evaluate_checkpoint, evaluate_run
 from depthbench.evaluate.sources import find_tasks
 from depthbench.evaluate.task_files import Task
 from depthbench.files import EVALUATION_FILE
+from depthbench.report.columns import Column, wrapped
 from depthbench.study.load import find_run_folders, tokens_of
 from depthbench.train.execution import find_device
 
@@ -110,13 +111,15 @@ def show(contents: list[dict[str, Any]], tasks: Sequence[str]) -> None:
     """Nats per token and bits per byte of every task, and of the groups that they make up."""
     groups = Counter(contents[0]["tasks"][name]["group"] for name in tasks)
     shown = [(name, "tasks") for name in tasks] + [(group, "groups") for group, members in groups.items() if members > 1]
-    table = make_table("model", *(name if kind == "tasks" else f"{name}, mean" for name, kind in shown), left=1)
-    for content in contents:
-        about = content["about"]
-        name = about.get("run", about.get("name", "?"))
-        table.add_row(escape(str(name)), *(_cell(content[kind][key]) for key, kind in shown))
+    names = [str(content["about"].get("run", content["about"].get("name", "?"))) for content in contents]
+    columns = [
+        Column(key if kind == "tasks" else f"{key},\nmean", [_cell(content[kind][key]) for content in contents])
+        for key, kind in shown
+    ]
     out = console()
-    out.print(table)
+    for part in wrapped(Column("model", names), columns, out.width):
+        out.print(part)
+    out.print()
     out.print("nats per token ± standard error over documents; below: bits per byte of the target, which compares tokenizers")
     for name in tasks:
         sizes = contents[0]["tasks"][name]
